@@ -30,7 +30,7 @@ from machine import command, machine, versions
 from pagewire.core.sampling import SamplingParams
 from pagewire.engine.llm import LLM
 from pagewire.engine.model.shard import Shard
-from pagewire.engine.ranks.rank_sum import RankSum
+from pagewire.engine.ranks.rank_parts import RankParts
 
 HIDDEN = 1024
 ROWS = (1, 32, 256, 1024, 2048)
@@ -42,8 +42,7 @@ BATCHES = (1, 8)
 def sums(rank: int, fd: int, peer_fd: int, store: str, repeats: int) -> list[dict[str, float]]:
     """Be one of two ranks; return a row for each number of rows, in microseconds."""
     torch.set_num_threads(1)
-    ours = RankSum(Shard(rank=rank, num_ranks=2), per_pass=1, hidden_size=HIDDEN, dtype=torch.bfloat16)
-    ours.connect(fd, [socket.socket(fileno=peer_fd)], 60.0)
+    ours = RankParts(Shard(rank=rank, num_ranks=2), fd, [socket.socket(fileno=peer_fd)], 60.0)
     group = dist.ProcessGroupGloo(dist.FileStore(store, 2), rank, 2, timedelta(seconds=60))
 
     def gathered(part: torch.Tensor) -> torch.Tensor:
@@ -56,7 +55,7 @@ def sums(rank: int, fd: int, peer_fd: int, store: str, repeats: int) -> list[dic
         part = torch.randn(num_rows, HIDDEN).bfloat16()
         took: dict[str, list[float]] = {"ours": [], "gloo": []}
         for _ in range(repeats):
-            for name, add in (("ours", ours), ("gloo", gathered)):
+            for name, add in (("ours", ours.sum), ("gloo", gathered)):
                 took[name].append(_timed(lambda add=add, part=part: add(part)))
         rows.append({"rows": num_rows, **{name: statistics.median(each) * 1e6 for name, each in took.items()}})
     return rows

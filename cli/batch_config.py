@@ -14,7 +14,11 @@ class BatchConfig:
     """An engine in this process, alone: the settings of a pod that mean something without peers or deadlines."""
 
     model: str = setting("smollm2", help="name of a local model, or a Hugging Face folder")
-    device: str = setting("cpu", help="device of the engine and of its KV pool: cpu, cuda or cuda:N")
+    device: str = setting(
+        "cpu",
+        help="device of the engine and of its KV pool: cpu, cuda or cuda:N; of several ranks that of the first,"
+        " the next ones follow, or one for each, with commas",
+    )
     tensor_parallel: int = setting(1, help="processes that share the model, heads by heads", unit="ranks")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting("auto", help="type of weights")
     weight_dtype: Literal["auto", "fp8", "int8"] = setting(

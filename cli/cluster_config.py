@@ -46,7 +46,11 @@ class ClusterConfig:
     slo_tpot_s: float | None = setting(None, help="time per output token that is promised", unit="s")
     prefill_mode: PrefillMode | None = setting(None, help="where prompts are prefilled; auto: the decode pod compares")
     workers: int | None = setting(None, help="router processes that accept on the same ports", unit="processes")
-    device: str | None = setting(None, help="device of each engine and of its KV pool: cpu, cuda or cuda:N")
+    device: str | None = setting(
+        None,
+        help="device of each engine and of its KV pool: cpu, cuda or cuda:N; of several ranks that of the first,"
+        " the next ones follow, or one for each, with commas",
+    )
     tensor_parallel: int | None = setting(None, help="engine processes of each pod that share the model", unit="ranks")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = setting(None, help="type of weights")
     adapter: tuple[str, ...] = setting(
@@ -75,7 +79,7 @@ class ClusterConfig:
     )
     deterministic: bool | None = setting(None, help="equal tokens in any batch, chunk and placement, or no start")
     layer_groups: int | None = setting(None, help="parts that a block travels in", unit="groups")
-    kv_order: Literal["layer_outer", "head_outer"] | None = setting(None, help="what is outermost in a block")
+    kv_order: Literal["auto", "layer_outer", "head_outer"] | None = setting(None, help="what is outermost in a block")
     host_kv_memory: int | None = setting(
         None, help="host memory of each pod for blocks that its pool evicts", unit="bytes", parse=parse_bytes
     )

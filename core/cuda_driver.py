@@ -11,11 +11,14 @@ which `use` was called. Invariant: a failure is a TransferFailed that names CUDA
 from __future__ import annotations
 
 import ctypes
+import struct
 from typing import NamedTuple
 
 from pagewire.core.errors import TransferFailed
 
 HANDLE_BYTES = 64  # CU_IPC_HANDLE_SIZE
+_EXPORT = struct.Struct(f"<{HANDLE_BYTES}sQ")
+EXPORT_BYTES = _EXPORT.size
 _LAZY_PEER_ACCESS = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 
 
@@ -28,6 +31,17 @@ class Export(NamedTuple):
 
     handle: bytes  # HANDLE_BYTES long
     offset: int  # bytes
+
+    def to_bytes(self) -> bytes:
+        """Return it as `EXPORT_BYTES` bytes."""
+        return _EXPORT.pack(self.handle, self.offset)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Export:
+        """Return what `to_bytes` was of; raises ValueError on another number of bytes."""
+        if len(data) != _EXPORT.size:
+            raise ValueError(f"an export of {len(data)} bytes")
+        return cls(*_EXPORT.unpack(data))
 
 
 class CudaDriver:

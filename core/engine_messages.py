@@ -32,9 +32,9 @@ class RefusedRole:
 class EngineReady:
     """The model is loaded and warm. The pool is `num_blocks` blocks at the start of the shared memory.
 
-    A block travels in `layer_groups` parts. Every role of a pod can be had that is not among `refused_roles`. `device`
-    is the UUID of the GPU that computes, "" without one; the pool lies on it then, `pool_offset` bytes into the
-    allocation that `pool_handle` lets other processes of the host map.
+    A block travels in `layer_groups` parts. Every role of a pod can be had that is not among `refused_roles`. `devices`
+    are the UUIDs of the GPUs that compute; where there are some the pool lies there, a part for each rank, and
+    `pool_exports` let other processes of the host map them (see `Export`).
     """
 
     layout: KVLayout
@@ -44,9 +44,8 @@ class EngineReady:
     vocab_size: int
     layer_groups: int
     refused_roles: tuple[RefusedRole, ...] = ()
-    device: str = ""
-    pool_handle: bytes = b""
-    pool_offset: int = 0
+    devices: tuple[str, ...] = ()
+    pool_exports: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ Knows nothing of tensors, of who holds a block, or of what is in it.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from dataclasses import dataclass
 from enum import StrEnum
@@ -73,6 +74,12 @@ class KVLayout:
         if self.order is BlockOrder.HEAD_OUTER:
             return (num_blocks, self.num_kv_heads, self.num_layers, 2, self.block_size, width)
         return (num_blocks, self.num_layers, 2, self.num_kv_heads, self.block_size, width)
+
+    def part(self, count: int) -> KVLayout:
+        """Return the layout of one of `count` equal parts of the heads. Raises ValueError where they do not divide."""
+        if count < 1 or self.num_kv_heads % count:
+            raise ValueError(f"{self.num_kv_heads} KV heads do not split into {count} equal parts")
+        return dataclasses.replace(self, num_kv_heads=self.num_kv_heads // count)
 
     def num_blocks(self, num_tokens: int) -> int:
         """Return how many blocks hold `num_tokens` tokens: ceil(T / B)."""

@@ -121,7 +121,10 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1, backend: Bac
 def _assemble(
     config: EngineConfig, clock: Clock, pool_fd: int, backend: Backend | None, failed: contextlib.ExitStack
 ) -> Engine:
-    device = _device_named(config.device)
+    devices = tuple(map(device_named, config.devices))
+    device = devices[0]
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # the calling thread's, which kernels are launched on
     folder = ModelFolder.open(Path(config.model), config.adapters)
     architecture = architecture_of(folder)
     if folder.adapters and not isinstance(architecture, NativeArchitecture):
@@ -130,7 +133,8 @@ def _assemble(
     log.info("model: %s in %s, through the %s", folder.path.resolve().name, dtype, architecture.path)
     kv_dtype = dtype if config.kv_dtype == "auto" else config.kv_dtype
     layout = architecture.kv_layout(config.block_size, kv_dtype, BlockOrder(config.kv_order))
-    cache = KVCache.open(layout, config.kv_memory_bytes, device, pool_fd)
+    _check_ranks(config, architecture)
+    cache = KVCache.open(layout, config.kv_memory_bytes, devices, pool_fd)
     log.info("%s", cache.describe())
     num_slots = config.host_kv_memory_bytes // layout.block_bytes
     max_model_len = _max_model_len(config, architecture)
@@ -150,9 +154,9 @@ def _assemble(
     layer_groups = config.layer_groups or _layer_groups(layout, device, config.tensor_parallel)
     grammars = Grammars(folder.path / "tokenizer.json", architecture.vocab_size, eos_token_ids)
     sampler = Sampler(backend, EditBuilder(eos_token_ids, device, grammars))
-    mover = BlockMover(cache.pool, num_slots, backend)
+    mover = BlockMover(cache.parts, num_slots, backend)
     graphs = _graphs(config, architecture, model, cache, backend, max_model_len, layer_groups)
-    runner = ModelRunner(model, cache, backend, sampler, layer_groups, mover.host, graphs)
+    runner = ModelRunner(model, cache, backend, sampler, layer_groups, mover.host[0], graphs)
     if device.type == "cuda":  # what the longest step takes beside graphs is taken now, or told to be lacking
         most_draws = config.max_num_seqs * (1 + config.speculative_tokens)
         runner.rehearse(config.max_num_batched_tokens, min(most_draws, config.max_num_batched_tokens))
@@ -175,7 +179,7 @@ def _assemble(
         vocab_size=architecture.vocab_size,
         layer_groups=layer_groups,
         refused_roles=refused_roles,
-        device=f"GPU-{torch.cuda.get_device_properties(device).uuid}" if device.type == "cuda" else "",
+        devices=tuple(dict.fromkeys(map(_uuid, devices))) if device.type == "cuda" else (),
     )
     most, least = config.max_num_batched_tokens, terms.least_prefill
     pace = StepPace(config.step_target_s, least=least, most=most) if config.step_target_s else None
@@ -191,8 +195,8 @@ def _assemble(
     )
 
 
-def _device_named(name: str) -> torch.device:
-    """Return the device, made the calling thread's own where it is a CUDA device; raises ValueError where it is not."""
+def device_named(name: str) -> torch.device:
+    """Return the device; raises ValueError where there is none."""
     device = torch.device(name)
     if device.type == "cpu":
         return device
@@ -201,8 +205,11 @@ def _device_named(name: str) -> torch.device:
     index, count = device.index or 0, torch.cuda.device_count()
     if index >= count:
         raise ValueError(f"device {name}: there are {count} CUDA devices here, the first is cuda:0")
-    torch.cuda.set_device(index)
     return torch.device("cuda", index)
+
+
+def _uuid(device: torch.device) -> str:
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
 
 
 def warm_up(engine: Engine) -> None:
@@ -225,6 +232,8 @@ def _graphs(
 ) -> GraphPool | None:
     """Return the captured graphs of steps, None where there is nothing to capture with or for."""
     device = cache.pool.device
+    if config.tensor_parallel > 1:  # the other ranks are told of each pass, and by no graph
+        return None
     if device.type != "cuda" or not isinstance(architecture, NativeArchitecture) or not isinstance(backend, GraphOps):
         return None
     launch_bound = int(LAUNCH_BOUND_FLOP / (2 * architecture.config.layer_weights))
@@ -256,17 +265,23 @@ def _load(
     dtype = TORCH_DTYPES[resolve_dtype(config.dtype, device)]
     if config.tensor_parallel == 1:
         return None, architecture.load(folder, dtype, device, backend, config.weight_dtype)
-    if not isinstance(architecture, NativeArchitecture):
-        raise ValueError(f"tensor_parallel {config.tensor_parallel}: no shards for the {architecture.path}")
-    shard = Shard(num_ranks=config.tensor_parallel)
-    architecture.part(config.weight_dtype, shard)  # refused before anybody is started
-    total = architecture.rank_sum(shard, dtype)
-    ranks = RankGroup.start(config, pool_fd, total)
+    assert isinstance(architecture, NativeArchitecture)
+    total = architecture.rank_sum(dtype, device)
+    ranks = RankGroup.start(config, pool_fd, cache.export(), total)
     failed.callback(ranks.close)
+    shard = Shard(num_ranks=config.tensor_parallel)
     model = architecture.load_part(folder, dtype, device, backend, config.weight_dtype, shard, total)
     ranks.connect(config.stall_s)
     log.info("ranks: %d more processes: %s", len(ranks.pids), ", ".join(map(str, ranks.pids)))
-    return ranks, RankedModel(model, ranks, cache.pool, shard.part(cache.layout.num_kv_heads))
+    return ranks, RankedModel(model, ranks, cache)
+
+
+def _check_ranks(config: EngineConfig, architecture: Architecture) -> None:
+    if config.tensor_parallel == 1:
+        return
+    if not isinstance(architecture, NativeArchitecture):
+        raise ValueError(f"tensor_parallel {config.tensor_parallel}: no shards for the {architecture.path}")
+    architecture.part(config.weight_dtype, Shard(num_ranks=config.tensor_parallel))
 
 
 def _max_model_len(config: EngineConfig, architecture: Architecture) -> int:

@@ -1,7 +1,8 @@
 """Copies blocks within the pool, and between the pool and host memory, as the bookkeeping asks for it.
 
-Knows tensors and ids; decides nothing. Invariant: moves take effect in their order, and have when `move` returns:
-whoever learns a block's id next may be another process.
+Knows tensors and ids; decides nothing. Where the pool lies in parts, what is asked is done to each, and each has host
+memory of its own. Invariant: moves take effect in their order, and have when `move` returns: whoever learns a block's
+id next may be another process.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
+from pagewire.engine.kv_cache import on_device
 from pagewire.engine.moves import Move, Way
 from pagewire.kernels.backend import Backend
 
@@ -17,36 +19,36 @@ MAX_BLOCKS_AT_ONCE = 64  # bounds the temporary that a copy goes through
 
 
 class BlockMover:
-    """Host memory of `num_slots` blocks, `host`, beside a pool `[N, L, 2, Hk, B, D]`."""
+    """Host memory of `num_slots` blocks, `host`, beside the parts of a pool, each `[N, L, 2, Hk, B, D]`."""
 
-    def __init__(self, pool: torch.Tensor, num_slots: int, backend: Backend) -> None:
-        self._pool = pool
+    def __init__(self, parts: Sequence[torch.Tensor], num_slots: int, backend: Backend) -> None:
+        self._parts = parts
         self._backend = backend
         # Not pinned: copies go through a temporary all the same, and torch rounds pinned memory up to a power of two.
-        self.host = torch.empty((num_slots, *pool.shape[1:]), dtype=pool.dtype)
+        self.host = tuple(torch.empty((num_slots, *part.shape[1:]), dtype=part.dtype) for part in parts)
 
     def move(self, moves: Sequence[Move]) -> None:
         """Make all copies; from any thread."""
-        if not moves or not self._pool.is_cuda:
-            self._move(moves)
-            return
-        with torch.cuda.device(self._pool.device):  # a thread's own, which kernels are launched on
-            self._move(moves)
-            torch.cuda.current_stream().synchronize()
+        groups = _groups(moves)
+        for part, host in zip(self._parts, self.host, strict=True):
+            with on_device(part.device):
+                for group in groups:
+                    self._move(group, part, host)
+        if groups and self._parts[0].is_cuda:
+            for part in self._parts:
+                torch.cuda.current_stream(part.device).synchronize()
 
-    def _move(self, moves: Sequence[Move]) -> None:
-        for group in _groups(moves):
-            sources, targets = [move.source for move in group], [move.target for move in group]
-            match group[0].way:
-                case Way.OUT:
-                    self._copy(self._pool, sources, self.host, targets)
-                case Way.IN:
-                    self._copy(self.host, sources, self._pool, targets)
-                case Way.WITHIN:
-                    device = self._pool.device
-                    self._backend.copy_blocks(
-                        self._pool, torch.tensor(sources, device=device), torch.tensor(targets, device=device)
-                    )
+    def _move(self, group: Sequence[Move], part: torch.Tensor, host: torch.Tensor) -> None:
+        sources, targets = [move.source for move in group], [move.target for move in group]
+        match group[0].way:
+            case Way.OUT:
+                self._copy(part, sources, host, targets)
+            case Way.IN:
+                self._copy(host, sources, part, targets)
+            case Way.WITHIN:
+                self._backend.copy_blocks(
+                    part, torch.tensor(sources, device=part.device), torch.tensor(targets, device=part.device)
+                )
 
     def _copy(self, source: torch.Tensor, source_ids: list[int], target: torch.Tensor, target_ids: list[int]) -> None:
         blocks = self._backend.gather_blocks(

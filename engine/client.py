@@ -14,6 +14,7 @@ import socket
 import sys
 from asyncio.subprocess import DEVNULL, Process
 from collections import deque
+from collections.abc import Sequence
 
 from pagewire.core.engine_messages import (
     Abort,
@@ -97,7 +98,7 @@ class EngineClient:
                 if not isinstance(ready, EngineReady):
                     code = await process.wait()
                     raise EngineFailed(f"the engine process ended with code {code} before it was ready")
-                pool = await _map(ready, pool_fd, config.device)
+                pool = await _map(ready, pool_fd, config.devices)
                 return cls(process, reader, writer, ready, pool, config.stall_s)
             except BaseException:
                 await _end(process, writer)
@@ -240,25 +241,25 @@ def _ignore(_step: StepDone) -> None:
     return
 
 
-async def _map(ready: EngineReady, pool_fd: int, device: str) -> PodMemory:
+async def _map(ready: EngineReady, pool_fd: int, devices: Sequence[str]) -> PodMemory:
     """Return the engine's pool, mapped here. Raises EngineFailed where a device's cannot be."""
     sizes = {"block_bytes": ready.layout.block_bytes, "num_blocks": ready.num_blocks}
-    if not ready.pool_handle:
+    if not ready.pool_exports:
         pool = PoolMemory.map(pool_fd, **sizes)
         pool.seal()  # engine and front have it mapped: nobody else may write it
         return pool
     try:
-        return await asyncio.to_thread(_map_device, device, ready.pool_handle, ready.pool_offset, sizes)
-    except TransferFailed as error:
+        return await asyncio.to_thread(_map_devices, devices, ready.pool_exports, sizes)
+    except (TransferFailed, ValueError) as error:
         raise EngineFailed(f"the engine's pool cannot be mapped: {error}") from error
 
 
-def _map_device(device: str, handle: bytes, offset: int, sizes: dict[str, int]) -> PodMemory:
+def _map_devices(devices: Sequence[str], exports: Sequence[bytes], sizes: dict[str, int]) -> PodMemory:
     # Fronts of pools in host memory start without torch.
     from pagewire.core.cuda_driver import Export  # noqa: PLC0415
     from pagewire.kvtransfer.transports.device_pool import DevicePool  # noqa: PLC0415
 
-    return DevicePool.map(device, Export(handle, offset), **sizes)
+    return DevicePool.map(devices, tuple(map(Export.from_bytes, exports)), **sizes)
 
 
 async def _receive(reader: asyncio.StreamReader) -> EngineMessage | None:

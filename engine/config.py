@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import re
 from dataclasses import dataclass
 from typing import Literal
 
 from pagewire.core.kv_layout import BLOCK_SIZES, BlockOrder
 from pagewire.core.messages import Role
 from pagewire.engine.adapter_folder import names_of
+from pagewire.engine.devices import devices_of, kind_of
 from pagewire.engine.preemption import PreemptionMode
 from pagewire.engine.scheduling_policy import PolicyName
 from pagewire.serving.pod_config import PodConfig
@@ -19,7 +19,6 @@ from pagewire.serving.pod_config import PodConfig
 DTYPES = ("auto", "bfloat16", "float32", "float16")
 WEIGHT_DTYPES = ("auto", "fp8", "int8")
 KV_DTYPES = (*DTYPES, "fp8", "int8")
-DEVICES = r"cpu|cuda(:\d{1,2})?"
 # Where nothing is asked for: tokens of a chunk, and of a step. On a CPU a pod's decodes would wait for a longer chunk.
 CHUNK_SIZE = {"cpu": 512, "cuda": 2048}
 POD_CHUNK_SIZE = {"cpu": 256, "cuda": 2048}
@@ -33,12 +32,14 @@ TYPES: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (fl
 class EngineConfig:
     """Settings of one engine.
 
-    `device` is cpu, cuda or cuda:N. `dtype` auto is bfloat16 where the device multiplies it natively, else float32 on a
-    CPU and float16 on a CUDA device, which alone has float16.
+    `device` is cpu, cuda or cuda:N, or one for each rank; see `devices`. `dtype` auto is bfloat16 where the device
+    multiplies it natively, else float32 on a CPU and float16 on a CUDA device, which alone has float16.
     `adapters` are LoRA adapters that requests may name, NAME=FOLDER each.
     `weight_dtype` is how weights are kept, auto as they are computed: `kernels/scaled_weight.py`, `coded_weight.py`.
     `kv_dtype` is how keys and values are kept, auto as they are computed; `kernels/kv_elements.py` has fp8 and int8.
-    `kv_memory_bytes` bounds the KV pool, `host_kv_memory_bytes` the tier that takes what is evicted from it.
+    `kv_order` auto is head_outer where each rank has a device of its own: its heads are one span of a block then.
+    `kv_memory_bytes` bounds the KV pool, that of all ranks together, `host_kv_memory_bytes` the tier that takes what is
+    evicted from it.
     `scheduling` says who goes first, `preemption` how the KV of a preempted sequence comes back.
     A decode computes up to `speculative_tokens` drafted tokens beside its own; see `speculation.py`.
     `step_target_s` bounds what a step should take, 0 for no bound; `brownout` lets service be reduced under pressure.
@@ -60,7 +61,7 @@ class EngineConfig:
     max_num_batched_tokens: int = 0
     max_num_seqs: int = 32
     kv_memory_bytes: int = 1 << 30
-    kv_order: str = BlockOrder.LAYER_OUTER.value
+    kv_order: str = "auto"
     layer_groups: int = 0
     prefix_caching: bool = True
     host_kv_memory_bytes: int = 0
@@ -79,25 +80,27 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         self._check_types()
-        if not re.fullmatch(DEVICES, self.device):
-            raise ValueError(f"device {self.device!r} is not cpu, cuda or cuda:N")
-        kind = _kind(self.device)
+        if self.tensor_parallel < 1:
+            raise ValueError(f"tensor_parallel must be positive, is {self.tensor_parallel}")
+        devices, kind = self.devices, kind_of(self.device)
         object.__setattr__(self, "chunk_size", self.chunk_size or CHUNK_SIZE[kind])
         object.__setattr__(self, "max_num_batched_tokens", self.max_num_batched_tokens or MAX_NUM_BATCHED_TOKENS[kind])
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
         if self.weight_dtype not in WEIGHT_DTYPES:
             raise ValueError(f"weight_dtype {self.weight_dtype!r} is not one of {', '.join(WEIGHT_DTYPES)}")
-        if self.weight_dtype == "int8" and self.device != "cpu":
+        if self.weight_dtype == "int8" and kind != "cpu":
             raise ValueError(f"weight_dtype int8: products in 8 bits are a CPU's; on {self.device} there is fp8")
         if self.kv_dtype not in KV_DTYPES:
             raise ValueError(f"kv_dtype {self.kv_dtype!r} is not one of {', '.join(KV_DTYPES)}")
-        if self.device == "cpu" and "float16" in (self.dtype, self.kv_dtype):
+        if kind == "cpu" and "float16" in (self.dtype, self.kv_dtype):
             raise ValueError(f"dtype float16 needs a CUDA device, not {self.device}; take bfloat16 or float32")
         if self.block_size not in BLOCK_SIZES:
             raise ValueError(f"block_size {self.block_size} is not one of {BLOCK_SIZES}")
-        if self.kv_order not in list(BlockOrder):
-            raise ValueError(f"kv_order {self.kv_order!r} is not one of {', '.join(BlockOrder)}")
+        if self.kv_order not in ("auto", *BlockOrder):
+            raise ValueError(f"kv_order {self.kv_order!r} is not one of auto, {', '.join(BlockOrder)}")
+        own_order = BlockOrder.HEAD_OUTER if len(devices) > 1 else BlockOrder.LAYER_OUTER
+        object.__setattr__(self, "kv_order", own_order.value if self.kv_order == "auto" else self.kv_order)
         if self.scheduling not in list(PolicyName):
             raise ValueError(f"scheduling {self.scheduling!r} is not one of {', '.join(PolicyName)}")
         if self.preemption not in list(PreemptionMode):
@@ -119,7 +122,7 @@ class EngineConfig:
         object.__setattr__(self, "adapters", tuple(self.adapters))
         names_of(self.adapters)
         self._check_ranks()
-        if self.layer_groups > 1 and self.device != "cpu":
+        if self.layer_groups > 1 and kind != "cpu":
             raise ValueError(
                 f"layer_groups {self.layer_groups}: on device {self.device} layers are still being computed when they "
                 "would be told of"
@@ -138,17 +141,23 @@ class EngineConfig:
                 raise ValueError(f"{field.name} must be of type {field.type}, is {value!r:.100}")
 
     def _check_ranks(self) -> None:
-        if self.tensor_parallel < 1:
-            raise ValueError(f"tensor_parallel must be positive, is {self.tensor_parallel}")
         if self.tensor_parallel == 1:
             return
         asked = f"tensor_parallel {self.tensor_parallel}"
-        if self.device != "cpu":
-            raise ValueError(f"{asked}: ranks share a pool in host memory, not on device {self.device}")
+        if len(self.devices) > 1 and self.kv_order != BlockOrder.HEAD_OUTER:
+            raise ValueError(
+                f"{asked}: kv_order {self.kv_order}, where each rank's heads are to be one span of a block: "
+                "each has a device of its own"
+            )
         if self.deterministic:
             raise ValueError(f"{asked}: deterministic promises one process's sums, and ranks sum otherwise")
         if self.layer_groups > 1:
             raise ValueError(f"{asked}: layer_groups {self.layer_groups} are told of before all ranks have succeeded")
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The device of each rank, with its part of the pool; one is that of all ranks, with a pool in common."""
+        return devices_of(self.device, self.tensor_parallel)
 
     @property
     def adapter_names(self) -> tuple[str, ...]:
@@ -166,7 +175,7 @@ class EngineConfig:
             adapters=pod.adapter,
             kv_dtype=pod.kv_dtype,
             block_size=pod.block_size,
-            chunk_size=pod.chunk_size or POD_CHUNK_SIZE.get(_kind(pod.device), 0),
+            chunk_size=pod.chunk_size or POD_CHUNK_SIZE.get(kind_of(pod.device), 0),
             max_num_batched_tokens=pod.max_num_batched_tokens,
             max_num_seqs=pod.max_num_seqs,
             kv_memory_bytes=pod.kv_memory,
@@ -197,7 +206,3 @@ class EngineConfig:
         """Return the settings in a JSON object; raises TypeError on an unknown name, ValueError on a bad value."""
         fields = json.loads(text)
         return cls(**{**fields, "role": Role(fields["role"])})
-
-
-def _kind(device: str) -> str:
-    return device.partition(":")[0]

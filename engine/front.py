@@ -174,7 +174,7 @@ class Front:
             self.address = self.config.advertise or doors.address
             collector = LoadCollector(
                 self._about(), self.load, self._counters_of(service), service.gauges, self._step_counts,
-                pids={"front": os.getpid(), "engine": self.engine.pid}, device=self.engine.ready.device,
+                pids={"front": os.getpid(), "engine": self.engine.pid}, devices=self.engine.ready.devices,
             )  # fmt: skip
             registration = Registration(
                 pod_id=identity.peer_id,

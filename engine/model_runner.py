@@ -6,27 +6,21 @@ to the same places, so a failed step may be retried in parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-
 import torch
 
 from pagewire.core.kv_layout import BlockOrder
 from pagewire.core.sampling import SamplingParams
-from pagewire.engine.batch import Batch
 from pagewire.engine.block import table_of
 from pagewire.engine.graph_limits import Bucket
 from pagewire.engine.graph_pool import GraphPool, Replayed
-from pagewire.engine.kv_cache import KVCache
+from pagewire.engine.kv_cache import KVCache, on_device
 from pagewire.engine.model.architecture import Model
-from pagewire.engine.packed_batch import pack
+from pagewire.engine.packed_batch import BatchOf, batch_maker
 from pagewire.engine.runner import OnGroup, Pending
 from pagewire.engine.sampler import Sampler
 from pagewire.engine.step import AHEAD, Computed, Draw, Grant, Step
 from pagewire.kernels.backend import Backend
 from pagewire.kernels.decoder_stack import OnLayer
-
-BatchOf = Callable[[Step, int, torch.device, torch.Tensor | None], Batch]
 
 
 class ModelRunner:
@@ -55,7 +49,7 @@ class ModelRunner:
             )
         self.graphs = graphs
         self._device = cache.pool.device
-        self._batch_of = batch_of or (Batch.of if self._device.type == "cpu" else pack)
+        self._batch_of = batch_of or batch_maker(self._device)
         self._layers_per_group = layout.num_layers // num_groups
         self._model = model
         self._cache = cache
@@ -72,7 +66,7 @@ class ModelRunner:
     @torch.inference_mode()
     def run(self, step: Step, on_group: OnGroup) -> dict[str, Computed]:
         """Compute a step; return what was sampled and scored, by request id."""
-        with self._on_device():
+        with on_device(self._device):
             return self._run(step, on_group)
 
     @torch.inference_mode()
@@ -84,7 +78,7 @@ class ModelRunner:
         assert self.graphs is not None
         if step.grants[0].tokens[0] == AHEAD and not self.graphs.is_captured(bucket):
             return None
-        with self._on_device():
+        with on_device(self._device):
             replayed = self._replay(step, bucket)
 
         def wait() -> dict[str, Computed]:
@@ -131,21 +125,17 @@ class ModelRunner:
                 )
             )  # fmt: skip
             left -= draws
-        with self._on_device():
+        with on_device(self._device):
             self._compute(Step(grants=tuple(grants)), self._stage, None)
 
     @torch.inference_mode()
     def rehearse_copies(self) -> None:
         """Seal, copy, take out and put back the block of nobody: a device compiles what it needs for that."""
         block = torch.zeros(1, dtype=torch.int64, device=self._device)
-        with self._on_device():
+        with on_device(self._device):
             self._backend.zero_slots(self._stage, 0, 1)
             self._backend.copy_blocks(self._stage, block, block)
             self._backend.scatter_blocks(self._stage, block, self._backend.gather_blocks(self._stage, block))
-
-    def _on_device(self) -> AbstractContextManager[object]:
-        # Kernels are launched on the device of the calling thread, which in a program of somebody's own may be another.
-        return torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext()  # type: ignore[no-untyped-call]
 
     def _compute(self, step: Step, pool: torch.Tensor, wrote: OnLayer | None) -> dict[str, Computed]:
         batch = self._batch_of(step, self._cache.layout.block_size, pool.device, self._host)
@@ -179,8 +169,13 @@ class ModelRunner:
     def _seal(self, grant: Grant, layers: slice) -> None:
         # What the tail block held before belongs to somebody else; it must not leave the pod.
         used = (grant.start + len(grant.tokens)) % self._cache.layout.block_size
-        if used:
-            self._backend.zero_slots(self._cache.pool[:, layers], grant.block_ids[-1], used)
+        if not used:
+            return
+        for part in self._cache.parts:
+            with on_device(part.device):
+                self._backend.zero_slots(part[:, layers], grant.block_ids[-1], used)
+            if part.device != self._device:  # else it is done when the step is
+                torch.cuda.current_stream(part.device).synchronize()
 
 
 def _is_drawn_within(draw: Draw | None) -> bool:

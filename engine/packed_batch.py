@@ -6,6 +6,8 @@ on a line of 128 bytes, so that no kernel is compiled anew for how one happens t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
@@ -15,6 +17,9 @@ from pagewire.engine.step import Step
 from pagewire.kernels.ragged import DeviceLengths, Ragged
 
 LINE = 16  # numbers of 8 bytes
+
+BatchOf = Callable[[Step, int, torch.device, torch.Tensor | None], Batch]
+"""Makes the batch of a step as `pack` does."""
 
 
 def lines(count: int) -> int:
@@ -28,6 +33,11 @@ def host_memory(count: int, device: torch.device) -> torch.Tensor:
     torch gives pinned memory to nobody else before what reads it on the device is done.
     """
     return torch.empty(count, dtype=torch.int64, pin_memory=device.type == "cuda")
+
+
+def batch_maker(device: torch.device) -> BatchOf:
+    """Return what makes batches for a device: one copy to a GPU, tensor by tensor on a CPU, where none is a copy."""
+    return Batch.of if device.type == "cpu" else pack
 
 
 def pack(step: Step, block_size: int, device: torch.device, host: torch.Tensor | None = None) -> Batch:

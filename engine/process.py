@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from pagewire.core import garbage
@@ -27,6 +27,7 @@ from pagewire.engine import frames
 from pagewire.engine.assembly import Engine, assemble, warm_up
 from pagewire.engine.command_reader import CommandReader
 from pagewire.engine.config import EngineConfig
+from pagewire.engine.devices import kind_of
 from pagewire.engine.grammar_desk import GrammarDesk
 from pagewire.engine.ranks.rank_lost import RankLost
 from pagewire.engine.threads import set_threads
@@ -95,29 +96,31 @@ def run(connection: socket.socket, pool_fd: int, config: EngineConfig) -> None:
     front = FrontConnection(connection)
     try:
         with _front_watched(connection):
+            if len(config.devices) > 1 and kind_of(config.device) == "cpu":
+                raise ValueError(f"device {config.device}: the ranks of a pod have one pool in host memory; say cpu")
             engine = assemble(config, MonotonicClock(), pool_fd)
-            export = engine.cache.export()
+            exports = engine.cache.export()
     # A model, a setting or a device that cannot work: the front says it, in one line.
     except (ValueError, OSError, TransferFailed, RankLost) as error:
         front.send(CannotStart(reason=" ".join(str(error).split())))
         sys.exit(EXIT_CANNOT_START)
     try:
-        _serve(front, engine, export)
+        _serve(front, engine, exports)
     except RankLost as error:
         log.critical("the engine is over: %s", error)
-        sys.exit(EXIT_RANK_LOST)
+        engine.close()
+        os._exit(EXIT_RANK_LOST)  # a device may stand in a sum that nobody else comes to: no interpreter ends over it
     finally:
         engine.close()
 
 
-def _serve(front: FrontConnection, engine: Engine, export: Export | None) -> None:
+def _serve(front: FrontConnection, engine: Engine, exports: Sequence[Export]) -> None:
     engine.watch(_rank_lost)
     warm_up(engine)
-    handle, offset = export or (b"", 0)
     engine.loop.on_group = front.send_early
     garbage.keep_what_is_here()
     sys.setswitchinterval(SWITCH_S)
-    front.send(replace(engine.ready, pool_handle=handle, pool_offset=offset))
+    front.send(replace(engine.ready, pool_exports=tuple(export.to_bytes() for export in exports)))
     reader = CommandReader(front, engine.loop, GrammarDesk(engine.grammars))
     thread = threading.Thread(target=reader.run, name="commands")
     thread.start()

@@ -2,14 +2,16 @@
 
 Two pools of one model may differ in the order of a block's axes and in which KV heads they hold (tensor parallelism).
 `plan_copy` maps one onto the other as byte spans within a block; `apply` copies them where both ends are bytes in this
-process. Pure: knows no pool and no peer. Invariants: a plan writes no byte twice, stays within both blocks, and has as
+process. Where a pool lies in parts, each with an equal piece of every block, `part_spans` says where whole blocks are
+in them. Pure: knows no pool and no peer. Invariants: a plan writes no byte twice, stays within both blocks, and has as
 few spans as there can be.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from pagewire.core.errors import PeerMismatch
@@ -26,6 +28,14 @@ class Span(NamedTuple):
     length: int
 
 
+class PartSpan(NamedTuple):
+    """A span from one part of a pool to one part of another, in bytes of these parts."""
+
+    source_part: int
+    destination_part: int
+    span: Span
+
+
 @dataclass(frozen=True, slots=True)
 class KVShard:
     """Rank `rank` of `size` equal parts of the KV heads of `layout`, which is the whole model's."""
@@ -35,8 +45,7 @@ class KVShard:
     size: int = 1
 
     def __post_init__(self) -> None:
-        if self.size < 1 or self.layout.num_kv_heads % self.size:
-            raise ValueError(f"{self.layout.num_kv_heads} KV heads do not split into {self.size} equal parts")
+        self.layout.part(self.size)
         if not 0 <= self.rank < self.size:
             raise ValueError(f"rank {self.rank} of {self.size}")
 
@@ -49,7 +58,7 @@ class KVShard:
     @property
     def local(self) -> KVLayout:
         """The layout of this rank's own blocks."""
-        return replace(self.layout, num_kv_heads=len(self.heads))
+        return self.layout.part(self.size)
 
 
 def plan_copy(source: KVShard, destination: KVShard) -> tuple[Span, ...]:
@@ -85,6 +94,31 @@ def coalesce(spans: Iterable[Span]) -> list[Span]:
                 continue
         joined.append(span)
     return joined
+
+
+def part_spans(spans: Sequence[Span], block_bytes: int, num_source: int, num_destination: int) -> list[PartSpan]:
+    """Return spans of whole blocks, in bytes of pools that are one part, as they lie in so many parts of both pools.
+
+    Part i of P has bytes i / P to (i + 1) / P of each block, and nothing between them; P divides a block's bytes.
+    """
+    found: list[PartSpan] = []
+    theirs, ours = block_bytes // num_source, block_bytes // num_destination
+    cuts = sorted({*range(0, block_bytes, theirs), *range(0, block_bytes, ours), block_bytes})
+    for start, end in pairwise(cuts):
+        (source_part, source_at), (part, at) = divmod(start, theirs), divmod(start, ours)
+        is_whole = end - start == theirs == ours  # then blocks that are adjacent here are adjacent there
+        for span in spans:
+            first, to, count = span.source // block_bytes, span.destination // block_bytes, span.length // block_bytes
+            runs = ((0, count),) if is_whole else ((each, 1) for each in range(count))
+            found += (
+                PartSpan(
+                    source_part,
+                    part,
+                    Span((first + each) * theirs + source_at, (to + each) * ours + at, length * (end - start)),
+                )
+                for each, length in runs
+            )
+    return found
 
 
 def apply(spans: Sequence[Span], source: memoryview, destination: memoryview) -> None:

@@ -52,7 +52,7 @@ class Frame(_message.Message):
     def __init__(self, engine_ready: _Optional[_Union[EngineReady, _Mapping]] = ..., add: _Optional[_Union[Add, _Mapping]] = ..., reserve: _Optional[_Union[Reserve, _Mapping]] = ..., reserved: _Optional[_Union[Reserved, _Mapping]] = ..., bind: _Optional[_Union[Bind, _Mapping]] = ..., bound: _Optional[_Union[Bound, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., freed: _Optional[_Union[Freed, _Mapping]] = ..., step_done: _Optional[_Union[StepDone, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., keep: _Optional[_Union[Keep, _Mapping]] = ..., cannot_start: _Optional[_Union[CannotStart, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., become: _Optional[_Union[Become, _Mapping]] = ..., became: _Optional[_Union[Became, _Mapping]] = ...) -> None: ...
 
 class EngineReady(_message.Message):
-    __slots__ = ("layout", "num_blocks", "fingerprint", "eos_token_ids", "vocab_size", "layer_groups", "refused_roles", "device", "pool_handle", "pool_offset")
+    __slots__ = ("layout", "num_blocks", "fingerprint", "eos_token_ids", "vocab_size", "layer_groups", "refused_roles", "devices", "pool_exports")
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
@@ -60,9 +60,8 @@ class EngineReady(_message.Message):
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     LAYER_GROUPS_FIELD_NUMBER: _ClassVar[int]
     REFUSED_ROLES_FIELD_NUMBER: _ClassVar[int]
-    DEVICE_FIELD_NUMBER: _ClassVar[int]
-    POOL_HANDLE_FIELD_NUMBER: _ClassVar[int]
-    POOL_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    POOL_EXPORTS_FIELD_NUMBER: _ClassVar[int]
     layout: _common_pb2.KVLayout
     num_blocks: int
     fingerprint: _common_pb2.Fingerprint
@@ -70,10 +69,9 @@ class EngineReady(_message.Message):
     vocab_size: int
     layer_groups: int
     refused_roles: _containers.RepeatedCompositeFieldContainer[RefusedRole]
-    device: str
-    pool_handle: bytes
-    pool_offset: int
-    def __init__(self, layout: _Optional[_Union[_common_pb2.KVLayout, _Mapping]] = ..., num_blocks: _Optional[int] = ..., fingerprint: _Optional[_Union[_common_pb2.Fingerprint, _Mapping]] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., vocab_size: _Optional[int] = ..., layer_groups: _Optional[int] = ..., refused_roles: _Optional[_Iterable[_Union[RefusedRole, _Mapping]]] = ..., device: _Optional[str] = ..., pool_handle: _Optional[bytes] = ..., pool_offset: _Optional[int] = ...) -> None: ...
+    devices: _containers.RepeatedScalarFieldContainer[str]
+    pool_exports: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, layout: _Optional[_Union[_common_pb2.KVLayout, _Mapping]] = ..., num_blocks: _Optional[int] = ..., fingerprint: _Optional[_Union[_common_pb2.Fingerprint, _Mapping]] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., vocab_size: _Optional[int] = ..., layer_groups: _Optional[int] = ..., refused_roles: _Optional[_Iterable[_Union[RefusedRole, _Mapping]]] = ..., devices: _Optional[_Iterable[str]] = ..., pool_exports: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class RefusedRole(_message.Message):
     __slots__ = ("role", "reason")

@@ -7,7 +7,7 @@ step would pay for.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -96,8 +96,8 @@ class About:
 class LoadCollector:
     """Turns a pod's load, its counters and what is measured beside them into metrics, with its name and role as labels.
 
-    `steps` are what its steps came to, `pids` its processes by what they do, `device` is the UUID of its GPU, "" for
-    one that computes on the CPU.
+    `steps` are what its steps came to, `pids` its processes by what they do, `devices` the UUIDs of its GPUs, none
+    for one that computes on the CPU.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class LoadCollector:
         steps: StepCounts,
         *,
         pids: Mapping[str, int],
-        device: str,
+        devices: Sequence[str],
     ) -> None:
         self._about = about
         self._load = load
@@ -117,13 +117,13 @@ class LoadCollector:
         self._gauges = gauges
         self._steps = steps
         self._processes = ProcessUsage(pids)
-        self._device = GpuUsage(device) if device else CpuUsage()
+        self._devices: list[GpuUsage | CpuUsage] = [*map(GpuUsage, devices)] or [CpuUsage()]
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of this moment."""
         load, gauges, about = self._load(), tuple(self._gauges()), self._about
         ours = itertools.chain(_of_load(load), _totals(self._counters()), gauges)
-        machine = itertools.chain(self._processes.samples(), self._device.samples())
+        machine = itertools.chain(self._processes.samples(), *(device.samples() for device in self._devices))
         yield from families((*ours, *machine), "pagewire_", {"pod": about.pod_id, "role": about.role})
         num_waiting = load.num_waiting + sum(int(each.value) for each in gauges if each.name == WAIT_FOR_BLOCKS)
         samples = vllm_metrics.engine_samples(load, num_waiting, about.cache)

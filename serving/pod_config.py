@@ -71,7 +71,11 @@ class PodConfig:
     redis_ca: str = setting("", help="file of certificates to trust with rediss:, the system's when empty")
     redis_cert: str = setting("", help="PEM file of our certificate, for a Redis that asks for one")
     redis_key: str = setting("", help="PEM file of that certificate's key")
-    device: str = setting("cpu", help="device of the engine and of its KV pool: cpu, cuda or cuda:N")
+    device: str = setting(
+        "cpu",
+        help="device of the engine and of its KV pool: cpu, cuda or cuda:N; of several ranks that of the first,"
+        " the next ones follow, or one for each, with commas",
+    )
     tensor_parallel: int = setting(
         1, help="engine processes that share the model, heads by heads; each has its share of threads", unit="ranks"
     )
@@ -96,7 +100,9 @@ class PodConfig:
     prefix_caching: bool = setting(True, help="reuse the KV of beginnings that prompts share; off: compute all")
     pin_prefix: str = setting("", help="TOML file of named prefixes that are computed at start and never evicted")
     pin_share: float = setting(0.5, help="largest part of the KV pool that pinned prefixes may take, 0 to 1")
-    kv_order: Literal["layer_outer", "head_outer"] = setting("layer_outer", help="outermost axis of a KV block")
+    kv_order: Literal["auto", "layer_outer", "head_outer"] = setting(
+        "auto", help="outermost axis of a KV block; auto: layer_outer, but where each rank has a GPU head_outer"
+    )
     deterministic: bool = setting(
         False, help="promise equal tokens in any batch, chunk and placement, or refuse to start: true or false"
     )

@@ -31,12 +31,12 @@ class DeviceCopy:
 
     def __init__(self, pool: DevicePool) -> None:
         self._pool = pool
-        self._other = torch.empty_like(pool.blocks)
+        self._other = torch.empty_like(pool.parts[0])
 
     def seconds(self, num_blocks: int) -> float:
         """Seconds until `num_blocks` were copied, seen from the host."""
         torch.cuda.synchronize()
         start_s = time.perf_counter()
-        self._other[:num_blocks].copy_(self._pool.blocks[:num_blocks])
+        self._other[:num_blocks].copy_(self._pool.parts[0][:num_blocks])
         torch.cuda.synchronize()
         return time.perf_counter() - start_s

@@ -125,9 +125,10 @@ class NativeArchitecture:
             head = None if loaded.head is None else CodedWeight.of(plain(loaded.head))
         return Decoder(config, dataclasses.replace(loaded, layers=layers, head=head), backend, reduce)
 
-    def rank_sum(self, shard: Shard, dtype: torch.dtype) -> RankSum:
+    def rank_sum(self, dtype: torch.dtype, device: torch.device) -> RankSum:
         """Return what sums over the ranks, twice in each layer."""
-        return RankSum(shard, per_pass=2 * self.config.num_layers, hidden_size=self.config.hidden_size, dtype=dtype)
+        hidden_size = self.config.hidden_size
+        return RankSum(per_pass=2 * self.config.num_layers, hidden_size=hidden_size, dtype=dtype, device=device)
 
 
 def _in_codes(layer: LayerWeights) -> LayerWeights:

@@ -1,10 +1,11 @@
 """A rank behind the first, started by `RankGroup`: `python -P -m pagewire.engine.ranks.follower RANK PARENT
 CONFIG_JSON SOCKET_FD POOL_FD PARTS_FD PEER_FD...`.
 
-It computes its part of each pass that rank 0 tells of, against its heads of the pool that they share, and says how it
-went; it schedules, draws and copies nothing. The process lives as long as its socket: when rank 0 closes it, or dies,
-it ends with 0, and within seconds where it stands in a sum that nobody else comes to; whatever goes wrong with the
-group ends it with another code. A pass that fails ends nothing.
+It computes its part of each pass that rank 0 tells of, against its heads of the pool, and says how it went; it
+schedules, draws and copies nothing. The first message says where its part of the pool is, if that is on a device. The
+process lives as long as its socket: when rank 0 closes it, or dies, it ends with 0, and within seconds where it stands
+in a sum that nobody else comes to; whatever goes wrong with the group ends it with another code. A pass that fails ends
+nothing.
 """
 
 from __future__ import annotations
@@ -18,25 +19,33 @@ import socket
 import sys
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
+from pagewire.core.cuda_driver import Export
+from pagewire.core.errors import TransferFailed
 from pagewire.core.heap import give_back
-from pagewire.core.kv_layout import BlockOrder
-from pagewire.engine.assembly import resolve_dtype
-from pagewire.engine.batch import Batch
+from pagewire.core.kv_layout import BlockOrder, KVLayout
+from pagewire.core.kv_sizing import KVSizing
+from pagewire.engine.assembly import device_named, resolve_dtype
 from pagewire.engine.config import EngineConfig
-from pagewire.engine.kv_cache import TORCH_DTYPES, KVCache
+from pagewire.engine.kv_cache import TORCH_DTYPES, KVCache, blocks_in
 from pagewire.engine.model.decoder import Decoder
 from pagewire.engine.model.families import native_architecture
 from pagewire.engine.model.shard import Shard
 from pagewire.engine.model_folder import ModelFolder
+from pagewire.engine.packed_batch import batch_maker
+from pagewire.engine.ranks.meeting import meet
 from pagewire.engine.ranks.model_pass import ModelPass
 from pagewire.engine.ranks.rank_line import RankLine
 from pagewire.engine.ranks.rank_lost import RankLost
 from pagewire.engine.threads import set_threads
 from pagewire.kernels.backend_choice import backend_for
 from pagewire.serving import logs
+
+if TYPE_CHECKING:
+    from pagewire.kvtransfer.transports.device_pool import DevicePool
 
 log = logging.getLogger(__name__)
 
@@ -46,21 +55,30 @@ GRACE_S = 2.0
 
 
 class Follower:
-    """One rank's part of the model and of the pool."""
+    """One rank's part of the model and of the pool, on its device."""
 
-    def __init__(self, config: EngineConfig, shard: Shard, pool_fd: int) -> None:
-        """Load; raises ValueError or OSError as an engine does."""
+    def __init__(self, config: EngineConfig, shard: Shard, pool_fd: int, export: Export | None) -> None:
+        """Load; raises ValueError, OSError or TransferFailed as an engine does.
+
+        The pool lies in the file `pool_fd`, or its part on the device as `export` tells.
+        """
         folder = ModelFolder.open(Path(config.model), config.adapters)
         architecture = native_architecture(folder.hf_config)
-        dtype, device = resolve_dtype(config.dtype), torch.device(config.device)
+        self._device = device = device_named(config.devices[shard.rank % len(config.devices)])  # or the only one
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        dtype = resolve_dtype(config.dtype, device)
         kv_dtype = dtype if config.kv_dtype == "auto" else config.kv_dtype
         layout = architecture.kv_layout(config.block_size, kv_dtype, BlockOrder(config.kv_order))
-        cache = KVCache.open(layout, config.kv_memory_bytes, fd=pool_fd)
-        own = cache.pool[:, :, :, shard.part(layout.num_kv_heads)]  # [N, L, 2, Hk / R, B, D]
-        self._stage, self._pool = torch.zeros_like(own[:1]), own
-        self._device = device
+        if export is None:
+            devices = tuple(map(torch.device, config.devices))
+            self._pool = KVCache.open(layout, config.kv_memory_bytes, devices, pool_fd).heads_of(shard)
+        else:
+            self._memory, self._pool = _mapped(layout, config.kv_memory_bytes, shard, device, export)
+        self._stage = torch.zeros_like(self._pool[:1])
         self._block_size = layout.block_size
-        self.sum = architecture.rank_sum(shard, TORCH_DTYPES[dtype])
+        self._batch_of = batch_maker(device)
+        self.sum = architecture.rank_sum(TORCH_DTYPES[dtype], device)
         self._model: Decoder = architecture.load_part(
             folder, TORCH_DTYPES[dtype], device, backend_for(device), config.weight_dtype, shard, self.sum
         )
@@ -71,7 +89,7 @@ class Follower:
         """Compute a pass; return what it failed by, "" for nothing. Raises RankLost."""
         failure = ""
         try:
-            batch = Batch.of(model_pass.step(), self._block_size, self._device)
+            batch = self._batch_of(model_pass.step(), self._block_size, self._device, None)
             self._model.forward(batch, self._stage if model_pass.on_stage else self._pool)
         except RankLost:
             raise
@@ -79,7 +97,26 @@ class Follower:
             log.exception("a pass of %d tokens failed", len(model_pass.tokens))
             failure = f"{type(error).__name__}: {error}"
         self.sum.finish(len(model_pass.tokens))
+        if self._device.type == "cuda":
+            # Rank 0 touches our blocks next. What fails only here has failed on the device, and this rank with it.
+            torch.cuda.current_stream(self._device).synchronize()
         return failure
+
+
+def _mapped(
+    layout: KVLayout, budget_bytes: int, shard: Shard, device: torch.device, export: Export
+) -> tuple[DevicePool, torch.Tensor]:
+    """Return a rank's part of the pool, which rank 0 has on the rank's device, and its blocks `[N, L, 2, Hk, B, D]`.
+
+    Raises TransferFailed.
+    """
+    # An engine process has no part of transfers, unless it maps what another has on a device.
+    from pagewire.kvtransfer.transports.device_pool import DevicePool  # noqa: PLC0415
+
+    part = layout.part(shard.num_ranks)
+    num_blocks = KVSizing(layout=layout, memory_bytes=budget_bytes).num_blocks
+    memory = DevicePool.map((str(device),), (export,), block_bytes=part.block_bytes, num_blocks=num_blocks)
+    return memory, blocks_in(memory.parts[0].view(-1), part)
 
 
 def serve(line: RankLine, follower: Follower) -> None:
@@ -122,15 +159,19 @@ def main(argv: list[str]) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             sys.exit(EXIT_ALONE)
-    set_threads(config.threads, config.tensor_parallel)
-    line = RankLine(socket.socket(fileno=socket_fd))
+    set_threads(config.threads, config.tensor_parallel, config.device)
+    line, shard = RankLine(socket.socket(fileno=socket_fd)), Shard(rank=rank, num_ranks=config.tensor_parallel)
+    export = line.receive()
+    if export is None:
+        sys.exit(EXIT_ALONE)
     try:
-        follower = Follower(config, Shard(rank=rank, num_ranks=config.tensor_parallel), pool_fd)
-    except (ValueError, OSError) as error:
+        follower = Follower(config, shard, pool_fd, Export.from_bytes(export) if export else None)
+    except (ValueError, OSError, TransferFailed, torch.OutOfMemoryError) as error:
         line.send(" ".join(str(error).split()).encode())
         sys.exit(EXIT_ALONE)
     line.send(b"")
-    follower.sum.connect(parts_fd, [socket.socket(fileno=fd) for fd in peer_fds], config.stall_s)
+    peers = [socket.socket(fileno=fd) for fd in peer_fds]
+    follower.sum.connect(meet(shard, config.devices, parts_fd, peers, config.stall_s))
     serve(line, follower)
 
 

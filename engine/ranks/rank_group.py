@@ -1,8 +1,8 @@
 """The other ranks of a pod, as rank 0 has them: it starts them, tells them of each pass, and hears how it went.
 
 A rank is a process that lives as long as its socket. Between two passes the others touch no memory of the pool: each
-has its last sum with rank 0 behind everything that it reads and writes there. So blocks are copied, zeroed and shipped
-by rank 0 and its front alone. Invariant: when `close` returns, no process that it started is left.
+has answered behind everything that it reads and writes there. So blocks are copied, zeroed and shipped by rank 0 and
+its front alone, in all parts of the pool. Invariant: when `close` returns, no process that it started is left.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 
+from pagewire.core.cuda_driver import Export
 from pagewire.engine.config import EngineConfig
+from pagewire.engine.model.shard import Shard
+from pagewire.engine.ranks.meeting import meet
 from pagewire.engine.ranks.model_pass import ModelPass
 from pagewire.engine.ranks.rank_line import RankLine
 from pagewire.engine.ranks.rank_lost import RankLost
@@ -35,9 +38,10 @@ class RankGroup:
     """Ranks 1 to `num_ranks` - 1. Build it with `start`; end it with `close`. For one thread."""
 
     def __init__(
-        self, processes: Sequence[subprocess.Popen[bytes]], lines: Sequence[RankLine], peers: Sequence[socket.socket],
-        parts_fd: int, total: RankSum,
+        self, config: EngineConfig, processes: Sequence[subprocess.Popen[bytes]], lines: Sequence[RankLine],
+        peers: Sequence[socket.socket], parts_fd: int, total: RankSum,
     ) -> None:  # fmt: skip
+        self._config = config
         self._processes = processes
         self._lines = lines
         self._peers = peers
@@ -46,8 +50,11 @@ class RankGroup:
         self._closing = threading.Event()
 
     @classmethod
-    def start(cls, config: EngineConfig, pool_fd: int, total: RankSum) -> RankGroup:
-        """Start the others on the pool in the file `pool_fd`, which has its size; they load meanwhile."""
+    def start(cls, config: EngineConfig, pool_fd: int, exports: Sequence[Export], total: RankSum) -> RankGroup:
+        """Start the others; they load meanwhile.
+
+        They find the pool in the file `pool_fd`, which has its size, or on devices, each rank its part in `exports`.
+        """
         parts_fd = os.memfd_create("pagewire-ranks", os.MFD_CLOEXEC)
         # The kernel ends them with the thread that started them, even those that are stopped: the main one lives as
         # long as the process.
@@ -55,7 +62,7 @@ class RankGroup:
         processes: list[subprocess.Popen[bytes]] = []
         lines: list[RankLine] = []
         peers = mesh(config.tensor_parallel)
-        group = cls(processes, lines, peers[0], parts_fd, total)
+        group = cls(config, processes, lines, peers[0], parts_fd, total)
         try:
             for rank in range(1, config.tensor_parallel):
                 near, far = socket.socketpair()
@@ -64,6 +71,8 @@ class RankGroup:
                     fds = (far.fileno(), pool_fd, parts_fd, *(peer.fileno() for peer in peers[rank]))
                     arguments = (str(rank), str(parent), config.to_json(), *map(str, fds))
                     processes.append(subprocess.Popen((*FOLLOWER, *arguments), stdin=subprocess.DEVNULL, pass_fds=fds))
+                # Not among its arguments, which everybody on the host may read.
+                lines[-1].send(exports[rank].to_bytes() if exports else b"")
         except BaseException:
             group.close()
             raise
@@ -71,6 +80,11 @@ class RankGroup:
             for peer in itertools.chain(*peers[1:]):
                 peer.close()  # whose end here would hide that its rank has ended
         return group
+
+    @property
+    def num_ranks(self) -> int:
+        """All ranks, the first among them."""
+        return self._config.tensor_parallel
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -89,7 +103,8 @@ class RankGroup:
         refused = [said for said in self._outcomes() if said]
         if refused:
             raise ValueError("; ".join(refused))
-        self._sum.connect(self._parts_fd, self._peers, timeout_s)
+        shard = Shard(num_ranks=self.num_ranks)
+        self._sum.connect(meet(shard, self._config.devices, self._parts_fd, self._peers, timeout_s))
         for line in self._lines:
             line.deadline(timeout_s)
 

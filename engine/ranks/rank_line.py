@@ -56,6 +56,8 @@ class RankLine:
                 part = self._socket.recv(num_bytes - len(data))
             except TimeoutError:
                 raise RankLost("nothing came within the deadline") from None
+            except ConnectionResetError:  # it closed with something of ours unread
+                part = b""
             except OSError as error:
                 raise RankLost(f"nobody speaks at the other end: {error}") from None
             if not part and data:

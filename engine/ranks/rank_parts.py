@@ -1,9 +1,11 @@
-"""How the ranks of a pod show one another their parts of a sum: through memory that all of them have.
+"""How the ranks of a pod add up their parts of a sum: through memory of the host that all of them have.
 
 Each rank writes its part into its own slot of one memory file and tells each other rank so over an inherited socket;
 nothing is listened on, and nobody else gets in. There are two sets of slots, used in turns: who writes into one again
-has heard that all have read what lay there. Knows nothing of what is summed. Invariants: a rank that is at another sum
-is `RankLost`, and its numbers are never taken for ours; no wait is longer than the deadline.
+has heard that all have read what lay there. Every rank adds the parts of all in the order of the ranks: all have the
+same bits, and a row's bits depend on no other row. Knows nothing of what is summed, which may lie on a device.
+Invariants: a rank that is at another sum is `RankLost`, and its numbers are never taken for ours; no wait is longer
+than the deadline.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ _TOLD = struct.Struct("<QI")  # which exchange it is, and its bytes
 
 
 class RankParts:
-    """The parts in the memory file `fd`; `peers` are sockets to the other ranks, each message whole."""
+    """The parts in the memory file `fd`; `peers` are sockets to the other ranks, each message whole.
+
+    Satisfies `Meeting`.
+    """
 
     def __init__(self, shard: Shard, fd: int, peers: Sequence[socket.socket], timeout_s: float) -> None:
         os.ftruncate(fd, 2 * shard.num_ranks * SLOT_BYTES)
@@ -34,6 +39,18 @@ class RankParts:
         self._count = 0
         for peer in peers:
             peer.settimeout(timeout_s)
+
+    def sum(self, part: torch.Tensor) -> torch.Tensor:
+        """Return the sum of all ranks' `[T, H]`, in the dtype of the parts, added up in fp32. Raises RankLost."""
+        mine, total = part.contiguous().view(-1), torch.empty_like(part, memory_format=torch.contiguous_format)
+        most = SLOT_BYTES // part.element_size()
+        for piece, summed in zip(torch.split(mine, most), torch.split(total.view(-1), most), strict=True):
+            first, *others = self.exchange(piece)
+            exact = first.float()
+            for other in others:
+                exact = exact + other  # one by one: the order is the ranks', whatever the shape
+            summed.copy_(exact)
+        return total
 
     def exchange(self, part: torch.Tensor) -> Sequence[torch.Tensor]:
         """Show the others `part` `[n]`, which fills no more than a slot, and return all ranks' in their order.

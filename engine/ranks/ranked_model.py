@@ -11,7 +11,9 @@ from itertools import accumulate
 import torch
 
 from pagewire.engine.batch import Batch
+from pagewire.engine.kv_cache import KVCache
 from pagewire.engine.model.decoder import Decoder
+from pagewire.engine.model.shard import Shard
 from pagewire.engine.ranks.model_pass import ModelPass
 from pagewire.engine.ranks.rank_group import RankGroup
 from pagewire.engine.ranks.rank_lost import RankLost
@@ -19,16 +21,16 @@ from pagewire.kernels.decoder_stack import OnLayer
 
 
 class RankedModel:
-    """Satisfies `Model`. `heads` are those of rank 0's own part.
+    """Satisfies `Model`. Rank 0's heads are the first of the pool's, or all of its part.
 
-    Whatever is computed against other memory than the `pool` `[N, L, 2, Hk, B, D]` is a rehearsal, on a stage.
+    Whatever is computed against other memory than the `pool` is a rehearsal, on a stage.
     """
 
-    def __init__(self, model: Decoder, group: RankGroup, pool: torch.Tensor, heads: slice) -> None:
+    def __init__(self, model: Decoder, group: RankGroup, cache: KVCache) -> None:
         self._model = model
         self._group = group
-        self._pool = pool
-        self._heads = heads
+        self._pool = cache.pool
+        self._num_heads = cache.heads_of(Shard(num_ranks=group.num_ranks)).shape[3]
 
     @property
     def arithmetic(self) -> str:
@@ -53,7 +55,7 @@ class RankedModel:
             )
         )
         try:
-            logits = self._model.forward(batch, pool[:, :, :, self._heads], wrote)
+            logits = self._model.forward(batch, pool[:, :, :, : self._num_heads], wrote)
         except RankLost:
             raise
         except BaseException:

@@ -1,8 +1,7 @@
 """Two ranks of torch.distributed: the source is 0 and sends, the taker is 1 and receives.
 
-Built from a store that the source hosts, without a global process group and without `new_group`, which all ranks of
-a parent would have to call: pods come and go. gloo on CPU memory, NCCL on CUDA memory; which one is the device's matter
-and nobody else's. Neither is encrypted or knows who is at the other end: for networks that may be trusted with the KV.
+Built from a store that the source hosts: pods come and go. Which backend carries is the device's matter and nobody
+else's. Neither is encrypted or knows who is at the other end: for networks that may be trusted with the KV.
 
 Knows nothing of blocks. Every call blocks for `timeout_s` at most; all but `abort` belong in one thread. Invariant: a
 communicator that failed or was given up is aborted, never destroyed: destroying is a collective, and its peer may be
@@ -13,30 +12,23 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import socket
 import struct
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol, cast
 
 import torch
-from torch._C import _distributed_c10d as c10d  # what torch.distributed shows, with types; NCCL only where it is built
+from torch._C import _distributed_c10d as c10d  # what torch.distributed shows, with types
 
 from pagewire.core.errors import PagewireError, StreamLost, TransferFailed, TransferTimeout
 from pagewire.kvtransfer.transports.polling import until
+from pagewire.kvtransfer.transports.process_group import gloo, nccl
 
 SOURCE, TAKER = 0, 1
 _CARD = struct.Struct("<4sH16sdB")  # magic, port, name, seconds until an idle one closes, length of the host's name
 _MAGIC = b"PWC1"
-# The watchdog of ProcessGroupNCCL ends the whole process by default. Here a pod only loses a stream.
-_NCCL_ENVIRONMENT = {
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
-    "TORCH_NCCL_ENABLE_MONITORING": "0",
-    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,14 +94,6 @@ def join_store(meeting: Rendezvous, timeout_s: float) -> c10d.Store:
     return c10d.PrefixStore(meeting.name.hex(), store)
 
 
-class _Group(Protocol):
-    """What of a process group is used; both backends have it, their type stubs do not."""
-
-    def send(self, tensors: list[torch.Tensor], rank: int, tag: int) -> c10d.Work: ...
-    def recv(self, tensors: list[torch.Tensor], rank: int, tag: int) -> c10d.Work: ...
-    def abort(self) -> None: ...
-
-
 class Communicator:
     """The pair; the constructor returns when both are there. `host` is the own address that gloo listens on.
 
@@ -125,7 +109,9 @@ class Communicator:
         self._aborted = threading.Event()
         store = c10d.PrefixStore(str(number), store)
         try:
-            self._group = _nccl(store, rank, device, timeout_s) if self._stream else _gloo(store, rank, host, timeout_s)
+            self._group = (
+                nccl(store, rank, 2, device, timeout_s) if self._stream else gloo(store, rank, 2, host, timeout_s)
+            )
         except RuntimeError as error:
             raise StreamLost(f"no communicator of two: {_first_line(error)}") from None
 
@@ -181,26 +167,6 @@ class Communicator:
             text = _first_line(error)
             kind: type[PagewireError] = TransferTimeout if "timed out" in text.lower() else StreamLost
             raise kind(f"{what}: {text}") from None
-
-
-def _gloo(store: c10d.Store, rank: int, host: str, timeout_s: float) -> _Group:
-    options = c10d.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-    options._timeout = timedelta(seconds=timeout_s)
-    options._threads = 1
-    options._devices = [c10d.ProcessGroupGloo.create_device(hostname=host)]
-    return cast(_Group, c10d.ProcessGroupGloo(store, rank, 2, options))
-
-
-def _nccl(store: c10d.Store, rank: int, device: torch.device, timeout_s: float) -> _Group:
-    for name, value in _NCCL_ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    os.environ.setdefault("TORCH_NCCL_NONBLOCKING_TIMEOUT", str(math.ceil(timeout_s)))
-    options = c10d.ProcessGroupNCCL.Options()
-    options._timeout = timedelta(seconds=timeout_s)
-    options.config.blocking = 0  # a blocking init waits for its peer for ever
-    group = c10d.ProcessGroupNCCL(store, rank, 2, options)
-    group.eager_connect_single_device(device)
-    return cast(_Group, group)
 
 
 def _first_line(error: BaseException) -> str:

@@ -27,12 +27,12 @@ from collections.abc import Sequence
 
 import torch
 
-from pagewire.core.cuda_driver import HANDLE_BYTES, CudaDriver, Export
+from pagewire.core.cuda_driver import EXPORT_BYTES, HANDLE_BYTES, CudaDriver, Export
 from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed, TransferTimeout
 from pagewire.core.token_door import TOKEN_BYTES
 from pagewire.kvtransfer.carrier import Carrier, Line, Move, spans
 from pagewire.kvtransfer.outbox import Batch
-from pagewire.kvtransfer.plan import Span
+from pagewire.kvtransfer.plan import PartSpan, part_spans
 from pagewire.kvtransfer.transport import BlockMemory, Flow
 from pagewire.kvtransfer.transports.descriptor_post import DescriptorPost, fetch_descriptor
 from pagewire.kvtransfer.transports.device_pool import NUM_EVENTS, DevicePool
@@ -50,9 +50,10 @@ MAX_PLACES = 4
 LOOK_S = 0.002  # of looking for a copy's end in each turn of the loop; then once in `PAUSE_S`
 PAUSE_S = 0.0005
 MAX_SPANS = 16  # that the loop posts itself; each takes some microseconds
-# Magic, pool, its offset there, blocks, token, how many events | the events | the address of a socket
-_CARD = struct.Struct(f"<4s{HANDLE_BYTES}sQQ{TOKEN_BYTES}sI")
-_MAGIC = b"PWD2"
+# Magic, blocks, token, how many parts the pool has, how many events | the parts | the events | the address of a socket
+_CARD = struct.Struct(f"<4sQ{TOKEN_BYTES}sII")
+_MAGIC = b"PWD3"
+MAX_PARTS = 64
 _NO_EVENT = NUM_EVENTS  # a tag: nothing was recorded, what is there is there
 TIMEOUT_S = 10.0
 
@@ -91,15 +92,15 @@ class CudaIpcOutlet:
 
     async def open(self, card: bytes) -> bytes:
         """Export the pool, and listen for the one that holds our card; see `Outlet`."""
-        export, events = await self._worker.run(self._export)
+        exports, events = await self._worker.run(self._export)
         token = secrets.token_bytes(TOKEN_BYTES)
         self._lifeline = Lifeline()
         try:
             self._post = post = DescriptorPost(self._shm_dir, self._lifeline.fd, token)
         except OSError as error:
             raise TransferFailed(f"no socket in {self._shm_dir or 'this network namespace'}: {error}") from error
-        head = _CARD.pack(_MAGIC, export.handle, export.offset, self._pool.num_blocks, token, len(events))
-        return head + b"".join(events) + post.address
+        head = _CARD.pack(_MAGIC, self._pool.num_blocks, token, len(exports), len(events))
+        return b"".join((head, *(export.to_bytes() for export in exports), *events, post.address))
 
     def tag(self, batch: Batch) -> int:
         """Return the event that was recorded last: blocks are handed on after they were recorded; see `Outlet`."""
@@ -116,7 +117,7 @@ class CudaIpcOutlet:
             self._lifeline.close()
         self._worker.close()
 
-    def _export(self) -> tuple[Export, list[bytes]]:
+    def _export(self) -> tuple[Sequence[Export], list[bytes]]:
         return self._pool.export(), [_handle(event) for event in self._pool.events]
 
 
@@ -138,25 +139,29 @@ class CudaIpcInlet:
         self._hold: Hold | None = None
         self._source_blocks = 0
         self._driver: CudaDriver | None = None
-        self._mapped: int | None = None  # where the source's allocation begins here
-        self._offset = 0
+        self._mapped: list[int] = []  # where the source's allocations begin here
+        self._sources: list[int] = []  # where its block 0 lies in each part
         self._events: list[torch.cuda.Event] = []
 
     async def open(self, card: bytes) -> None:
         """Fetch the lifeline and map the source's pool; see `Inlet`."""
         if len(card) < _CARD.size:
             raise TransferFailed(f"a card of {len(card)} bytes")
-        magic, handle, self._offset, self._source_blocks, token, num_events = _CARD.unpack_from(card)
+        magic, self._source_blocks, token, num_parts, num_events = _CARD.unpack_from(card)
         is_known = magic == _MAGIC and num_events in (0, NUM_EVENTS)  # none of a pool that a front has mapped
-        end = _CARD.size + num_events * HANDLE_BYTES
-        if not is_known or len(card) <= end:
+        first_event = _CARD.size + num_parts * EXPORT_BYTES
+        end = first_event + num_events * HANDLE_BYTES
+        if not is_known or not 0 < num_parts <= MAX_PARTS or len(card) <= end:
             raise TransferFailed("not the card of a CUDA source")
+        if self._pool.block_bytes % num_parts:
+            raise TransferFailed(f"blocks of {self._pool.block_bytes} bytes do not lie in {num_parts} equal parts")
         try:
             self._hold = Hold(await fetch_descriptor(card[end:], token, self.line))
         except OSError as error:
             raise TransferFailed(f"the source cannot be reached on this host: {error}") from error
-        events = [card[at : at + HANDLE_BYTES] for at in range(_CARD.size, end, HANDLE_BYTES)]
-        await self._worker.run(self._map, handle, events)
+        parts = [card[at : at + EXPORT_BYTES] for at in range(_CARD.size, first_event, EXPORT_BYTES)]
+        events = [card[at : at + HANDLE_BYTES] for at in range(first_event, end, HANDLE_BYTES)]
+        await self._worker.run(self._map, list(map(Export.from_bytes, parts)), events)
 
     async def arrived(self, ready: Ready) -> None:
         """Nothing is on its way; see `Inlet`."""
@@ -168,7 +173,8 @@ class CudaIpcInlet:
             raise StreamLost("the stream is not open")
         if not (0 <= ready.tag < len(self._events) or ready.tag == _NO_EVENT):
             raise ContractBroken(f"event {ready.tag} of {len(self._events)}")
-        copies = spans(ready, moves, self._pool, self._source_blocks)
+        whole = spans(ready, moves, self._pool, self._source_blocks)
+        copies = part_spans(whole, self._pool.block_bytes, len(self._sources), len(self._pool.parts))
         copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
         try:
             if len(copies) <= MAX_SPANS and self._is_written(ready.tag):
@@ -192,14 +198,16 @@ class CudaIpcInlet:
             self._hold.close()
         self._worker.close(self._unmap)
 
-    def _map(self, handle: bytes, events: list[bytes]) -> None:
-        driver = CudaDriver(self._pool.device_index)
+    def _map(self, exports: Sequence[Export], events: list[bytes]) -> None:
+        self._driver = driver = CudaDriver(self._pool.device_index)
         driver.use()
-        self._mapped = driver.map(handle)
-        self._driver = driver
-        end = self._offset + self._source_blocks * self._pool.block_bytes
-        if end > driver.size(self._mapped):  # what lies behind it on this device is others'
-            raise TransferFailed(f"a pool that ends at {end} of {driver.size(self._mapped)} bytes")
+        num_bytes = self._source_blocks * self._pool.block_bytes // len(exports)
+        for export in exports:
+            base = driver.map(export.handle)
+            self._mapped.append(base)
+            if export.offset + num_bytes > driver.size(base):  # what lies behind it on this device is others'
+                raise TransferFailed(f"a pool that ends at {export.offset + num_bytes} of {driver.size(base)} bytes")
+            self._sources.append(base + export.offset)
         try:
             device = torch.device("cuda", self._pool.device_index)
             self._events = [_event(device, handle) for handle in events]
@@ -210,25 +218,24 @@ class CudaIpcInlet:
         """Return whether what was announced behind that event of the source's is written."""
         return event == _NO_EVENT or _has_happened(self._events[event])
 
-    def _post_behind(self, event: int, spans: Sequence[Span], copied: torch.cuda.Event) -> None:
+    def _post_behind(self, event: int, copies: Sequence[PartSpan], copied: torch.cuda.Event) -> None:
         """Post once that event has happened; for a thread."""
         if not until(lambda: self._is_written(event), self._timeout_s, self._given_up):
             if self._given_up.is_set():
                 raise StreamLost("the stream is closed")
             raise TransferTimeout(f"the source's device did not write its blocks within {self._timeout_s} s")
-        self._post(spans, copied)
+        self._post(copies, copied)
 
-    def _post(self, spans: Sequence[Span], copied: torch.cuda.Event) -> None:
+    def _post(self, copies: Sequence[PartSpan], copied: torch.cuda.Event) -> None:
         """Have the copy stream copy; `copied` happens when it has, whatever of it could be posted."""
-        if self._driver is None or self._mapped is None or self._given_up.is_set():
+        if self._driver is None or self._given_up.is_set():
             raise StreamLost("the stream is not open")
-        stream = self._pool.copies
-        source, target = self._mapped + self._offset, self._pool.address
+        stream, sources, targets = self._pool.copies, self._sources, self._pool.addresses
         try:
             self._driver.use()
             try:
-                for span in spans:
-                    self._driver.copy(target + span.destination, source + span.source, span.length, stream.cuda_stream)
+                for source, target, (start, to, length) in copies:
+                    self._driver.copy(targets[target] + to, sources[source] + start, length, stream.cuda_stream)
             finally:
                 copied.record(stream)
         except RuntimeError as error:
@@ -248,12 +255,13 @@ class CudaIpcInlet:
 
     def _unmap(self) -> None:
         self._events = []
-        if self._driver is not None and self._mapped is not None:
-            try:
-                self._pool.copies.synchronize()  # what was posted, it all goes over this stream
-            finally:
-                self._driver.unmap(self._mapped)
-                self._mapped = None
+        if self._driver is None:
+            return
+        try:
+            self._pool.copies.synchronize()  # what was posted, it all goes over this stream
+        finally:
+            while self._mapped:
+                self._driver.unmap(self._mapped.pop())
 
 
 async def _happened(event: torch.cuda.Event) -> None:

@@ -1,9 +1,10 @@
-"""A pool of blocks in the memory of a CUDA device: one tensor `[N, block_bytes]` of bytes.
+"""A pool of blocks in the memory of CUDA devices: P tensors `[N, block_bytes / P]` of bytes, mostly one.
 
-Its memory is this process's own, or another's that is mapped here: a pod's front sees the pool that its engine made.
-Whoever writes blocks records it (`wrote`) on the stream that writes, before it hands them on; the events are
-interprocess ones, so that whoever reads in another process knows when its blocks are there. An engine waits for its
-device before it tells of a block, so that a mapped pool has no events of its owner's to wait for.
+There are several where a pod has several ranks: each has a piece of every block on its device, and side by side they
+are the block. The memory is this process's own, or another's that is mapped here: a pod's front sees the pool that its
+engine made. Whoever writes blocks records it (`wrote`) on the stream that writes, before it hands them on; the events
+are interprocess ones, so that whoever reads in another process knows when its blocks are there. An engine waits for its
+devices before it tells of a block, so that a mapped pool has no events of its owner's to wait for.
 
 Knows no transports and no requests. Invariants: no id outside the pool is ever touched; what comes from or goes to the
 host is synchronous.
@@ -11,6 +12,7 @@ host is synchronous.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import ctypes
 from collections.abc import Iterable, Sequence
@@ -21,79 +23,88 @@ import xxhash
 from pagewire.core.cuda_driver import CudaDriver, Export
 from pagewire.core.errors import TransferFailed
 from pagewire.kvtransfer.carrier import Move
-from pagewire.kvtransfer.plan import Span, coalesce
+from pagewire.kvtransfer.plan import PartSpan, Span, coalesce, part_spans
 
 NUM_EVENTS = 64
 
 
 class DevicePool:
-    """`blocks` is contiguous; raises ValueError where it is not `[N, block_bytes]` of uint8 on a CUDA device.
+    """The `parts` are contiguous; raises ValueError where they are not `[N, part_bytes]` of uint8 on CUDA devices.
 
-    Its memory comes from plain cudaMalloc: without `expandable_segments`, which cannot be mapped by other processes.
+    Their memory comes from plain cudaMalloc: without `expandable_segments`, which cannot be mapped by other processes.
     """
 
-    def __init__(self, blocks: torch.Tensor, num_events: int = NUM_EVENTS) -> None:
-        if blocks.device.type != "cuda" or blocks.dtype != torch.uint8 or blocks.dim() != 2:
-            raise ValueError(f"not a pool of bytes on a CUDA device: {blocks.dtype} {blocks.shape} on {blocks.device}")
-        if not blocks.is_contiguous():
-            raise ValueError("a pool whose blocks do not lie one behind the other")
-        self.blocks = blocks  # [N, block_bytes]
-        self.copies = torch.cuda.Stream(blocks.device)  # type: ignore[no-untyped-call]
+    def __init__(self, *parts: torch.Tensor, num_events: int = NUM_EVENTS) -> None:
+        for part in parts:
+            if part.device.type != "cuda" or part.dtype != torch.uint8 or part.dim() != 2:
+                raise ValueError(f"not a pool of bytes on a CUDA device: {part.dtype} {part.shape} on {part.device}")
+            if not part.is_contiguous():
+                raise ValueError("a pool whose blocks do not lie one behind the other")
+        self.parts = parts
+        self._streams = {part.device: torch.cuda.Stream(part.device) for part in parts}  # type: ignore[no-untyped-call]
+        self.copies = self._streams[self.device]
         self.events = [_interprocess_event() for _ in range(num_events)]
         self._writes = [0]  # how many; shared with splits
         self._splits: dict[int, DevicePool] = {}
-        self._mapping: _Mapping | None = None
+        self._mappings: list[_Mapping] = []
 
     @classmethod
-    def map(cls, device: str, export: Export, *, block_bytes: int, num_blocks: int) -> DevicePool:
-        """Map another process's pool, which is on `device` as this process counts them.
+    def map(cls, devices: Sequence[str], exports: Sequence[Export], *, block_bytes: int, num_blocks: int) -> DevicePool:
+        """Map another process's pool, each part on its device, as this process counts them.
 
         Raises TransferFailed where it cannot be mapped, or is smaller than that.
         """
-        mapping = _Mapping(torch.device(device).index or 0, export, (num_blocks, block_bytes))
+        mappings: list[_Mapping] = []
         try:
-            pool = cls(torch.as_tensor(mapping, device=torch.device("cuda", mapping.device_index)), num_events=0)
-        except RuntimeError as error:  # PyTorch has no room for a context of its own, or may not have one
-            mapping.close()
-            raise TransferFailed(f"what is mapped cannot be used: {error}") from error
-        pool._mapping = mapping
+            for device, export in zip(devices, exports, strict=True):
+                shape = (num_blocks, block_bytes // len(exports))
+                mappings.append(_Mapping(torch.device(device).index or 0, export, shape))
+            pool = cls(*(mapping.blocks() for mapping in mappings), num_events=0)
+        except BaseException:
+            for mapping in mappings:
+                mapping.close()
+            raise
+        pool._mappings = mappings
         return pool
 
     def close(self) -> None:
         """Let go of the memory, which nothing may be copying; splits end with it. Any number of times."""
-        self.blocks = self.blocks.new_empty((0, self.block_bytes))
+        self.parts = tuple(part.new_empty((0, part.shape[1])) for part in self.parts)
         for split in self._splits.values():
             split.close()
-        if self._mapping is not None:
-            self._mapping.close()
+        for mapping in self._mappings:
+            mapping.close()
 
-    def export(self) -> Export:
-        """Return how other processes of this host map it. Raises TransferFailed."""
-        if self._mapping is not None:
-            return self._mapping.export  # its owner's: what is mapped cannot be exported anew
-        driver = CudaDriver(self.device_index)
-        driver.use()
-        return driver.export(self.address, self.blocks.nbytes)
+    def export(self) -> tuple[Export, ...]:
+        """Return how other processes of this host map each part. Raises TransferFailed."""
+        if self._mappings:
+            return tuple(mapping.export for mapping in self._mappings)  # their owner's: none can be exported anew
+        return tuple(_exported(part) for part in self.parts)
 
     @property
     def block_bytes(self) -> int:
         """Bytes of one block."""
-        return self.blocks.shape[1]
+        return sum(part.shape[1] for part in self.parts)
 
     @property
     def num_blocks(self) -> int:
         """How many blocks there are."""
-        return self.blocks.shape[0]
+        return self.parts[0].shape[0]
 
     @property
-    def address(self) -> int:
-        """Where block 0 lies on the device."""
-        return self.blocks.data_ptr()
+    def addresses(self) -> tuple[int, ...]:
+        """Where block 0 lies in each part."""
+        return tuple(part.data_ptr() for part in self.parts)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the first part."""
+        return self.parts[0].device
 
     @property
     def device_index(self) -> int:
-        """Which device of this process."""
-        return self.blocks.get_device()
+        """Which device of this process has the first part."""
+        return self.parts[0].get_device()
 
     @property
     def has_writes(self) -> bool:
@@ -120,11 +131,12 @@ class DevicePool:
         """Return the same memory as blocks of which `count` are one of ours; it ends with us. Raises ValueError."""
         if count == 1:
             return self
-        if count < 1 or self.block_bytes % count:
-            raise ValueError(f"a block of {self.block_bytes} bytes does not split into {count} equal parts")
+        if count < 1 or self.block_bytes % count or len(self.parts) > 1:
+            there = f"a block of {self.block_bytes} bytes in {len(self.parts)} parts"
+            raise ValueError(f"{there} does not split into {count} equal parts")
         if count not in self._splits:
             split = copy.copy(self)
-            split.blocks = self.blocks.view(self.num_blocks * count, self.block_bytes // count)
+            split.parts = (self.parts[0].view(self.num_blocks * count, self.block_bytes // count),)
             split._splits = {}  # its own: one in common would keep all of them alive
             self._splits[count] = split
         return self._splits[count]
@@ -132,19 +144,14 @@ class DevicePool:
     def read(self, block_id: int) -> memoryview:
         """Return a copy of the block on the host. Raises IndexError."""
         host = bytearray(self.block_bytes)
-        self._after_writes()
-        with torch.cuda.stream(self.copies):
-            torch.frombuffer(host, dtype=torch.uint8).copy_(self.blocks[self._checked(block_id)])
-        self.copies.synchronize()
+        self.copy_out([block_id], torch.frombuffer(host, dtype=torch.uint8).view(1, -1))
         return memoryview(host).toreadonly()
 
     def write(self, block_id: int, data: bytes | bytearray | memoryview) -> None:
         """Copy bytes of the host into the block. Raises IndexError, ValueError on a wrong length."""
         if len(data) != self.block_bytes:
             raise ValueError(f"{len(data)} bytes for a block of {self.block_bytes}")
-        with torch.cuda.stream(self.copies):
-            self.blocks[self._checked(block_id)].copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-        self.copies.synchronize()
+        self.copy_in(torch.frombuffer(bytearray(data), dtype=torch.uint8).view(1, -1), [(0, block_id)])
 
     def write_summed(self, block_id: int, data: bytes | bytearray | memoryview, seed: int) -> int:
         """Copy bytes of the host into the block; return xxh3_64 of what is there then. Raises as `write` does."""
@@ -156,30 +163,33 @@ class DevicePool:
         return self.write_summed(block_id, ctypes.string_at(address, self.block_bytes), seed)
 
     def copy_out(self, block_ids: Sequence[int], out: torch.Tensor) -> None:
-        """Copy blocks into the rows of `out` `[n, block_bytes]` on the same device. Raises IndexError."""
-        self._after_writes()
-        self._copy([(self._checked(block_id), row) for row, block_id in enumerate(block_ids)], self.blocks, out)
+        """Copy blocks into the rows of `out` `[n, block_bytes]` on any device. Raises IndexError."""
+        if self.has_writes:
+            for stream in self._streams.values():
+                stream.wait_event(self.events[self.last_write])
+        self._copy([(self._checked(block_id), row) for row, block_id in enumerate(block_ids)], self.parts, (out,))
 
     def copy_in(self, rows: torch.Tensor, moves: Sequence[Move]) -> None:
-        """Copy rows of a `[n, block_bytes]` tensor of the same device into blocks. Raises IndexError."""
-        self._copy([(position, self._checked(block_id)) for position, block_id in moves], rows, self.blocks)
+        """Copy rows of a `[n, block_bytes]` tensor of any device into blocks. Raises IndexError."""
+        self._copy([(position, self._checked(block_id)) for position, block_id in moves], (rows,), self.parts)
 
     def _checked(self, block_id: int) -> int:
         if not 0 <= block_id < self.num_blocks:
             raise IndexError(f"block {block_id} of {self.num_blocks}")
         return block_id
 
-    def _after_writes(self) -> None:
-        if self.has_writes:
-            self.copies.wait_event(self.events[self.last_write])
-
-    def _copy(self, pairs: Iterable[tuple[int, int]], source: torch.Tensor, destination: torch.Tensor) -> None:
-        """Copy rows; runs of adjacent ones are one copy."""
+    def _copy(
+        self, pairs: Iterable[tuple[int, int]], source: Sequence[torch.Tensor], destination: Sequence[torch.Tensor]
+    ) -> None:
+        """Copy rows; runs of adjacent ones are one copy where they lie in the same parts."""
         size = self.block_bytes
         spans = coalesce([Span(row * size, to * size, size) for row, to in pairs])
-        with torch.cuda.stream(self.copies):
-            copy_spans(spans, source.view(-1), destination.view(-1))
-        self.copies.synchronize()
+        with contextlib.ExitStack() as streams:
+            for stream in self._streams.values():
+                streams.enter_context(torch.cuda.stream(stream))
+            copy_spans(part_spans(spans, size, len(source), len(destination)), source, destination)
+        for stream in self._streams.values():
+            stream.synchronize()
 
 
 class _Mapping:
@@ -199,6 +209,13 @@ class _Mapping:
             "shape": shape, "typestr": "|u1", "data": (self._base + export.offset, False), "version": 3,
         }  # fmt: skip
 
+    def blocks(self) -> torch.Tensor:
+        """Return it as a tensor, which is of use until `close`. Raises TransferFailed."""
+        try:
+            return torch.as_tensor(self, device=torch.device("cuda", self.device_index))
+        except RuntimeError as error:  # PyTorch has no room for a context of its own, or may not have one
+            raise TransferFailed(f"what is mapped cannot be used: {error}") from error
+
     def close(self) -> None:
         base, self._base = self._base, None
         if base is not None:
@@ -206,10 +223,19 @@ class _Mapping:
             self._driver.unmap(base)
 
 
-def copy_spans(spans: Iterable[Span], source: torch.Tensor, destination: torch.Tensor) -> None:
-    """Post the copies between two flat tensors of bytes on the current stream."""
-    for start, to, length in spans:
+def copy_spans(
+    spans: Iterable[PartSpan], sources: Sequence[torch.Tensor], destinations: Sequence[torch.Tensor]
+) -> None:
+    """Post copies between contiguous tensors of bytes, the parts of two pools, on the current streams."""
+    for source_part, part, (start, to, length) in spans:
+        source, destination = sources[source_part].view(-1), destinations[part].view(-1)
         destination[to : to + length].copy_(source[start : start + length], non_blocking=True)
+
+
+def _exported(part: torch.Tensor) -> Export:
+    driver = CudaDriver(part.get_device())
+    driver.use()
+    return driver.export(part.data_ptr(), part.nbytes)
 
 
 def _interprocess_event() -> torch.cuda.Event:

@@ -153,9 +153,9 @@ class NixlInlet:
 
 @runtime_checkable
 class _OnDevice(Protocol):
-    """A pool on a CUDA device, told by its looks: its class would bring torch in."""
+    """A pool on CUDA devices, told by its looks: its class would bring torch in."""
 
-    address: int
+    addresses: tuple[int, ...]
     device_index: int
 
 
@@ -163,6 +163,6 @@ def _region(memory: BlockMemory) -> Region:
     num_bytes = memory.num_blocks * memory.block_bytes
     if isinstance(memory, PoolMemory):
         return Region(memory.address, num_bytes)
-    if isinstance(memory, _OnDevice):
-        return Region(memory.address, num_bytes, memory.device_index)
+    if isinstance(memory, _OnDevice) and len(memory.addresses) == 1:
+        return Region(memory.addresses[0], num_bytes, memory.device_index)
     raise TransferFailed("this pool cannot be registered")

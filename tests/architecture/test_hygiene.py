@@ -24,7 +24,7 @@ READ_ENVIRONMENT = (
     "cli/",
     "engine/__init__.py",  # OpenMP
     "engine/client.py",
-    "kvtransfer/transports/communicator.py",
+    "kvtransfer/transports/process_group.py",
     "kvtransfer/transports/nixl_agent.py",
     "serving/span_export.py",  # where OpenTelemetry reads its own
 )

@@ -45,7 +45,7 @@ def test_the_router_and_all_below_it_import_without_torch(tmp_path: Path) -> Non
 
 
 def test_kvtransfer_imports_without_torch_outside_its_device_transports(tmp_path: Path) -> None:
-    device = ("cuda_ipc", "collective", "communicator", "communicator_pair", "device_pool", "staging")
+    device = ("cuda_ipc", "collective", "communicator", "communicator_pair", "device_pool", "process_group", "staging")
     modules = [name for name in modules_of("kvtransfer") if name.rsplit(".", 1)[-1] not in device]
     assert "pagewire" in imported_by(modules, tmp_path)
 

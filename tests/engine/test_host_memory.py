@@ -137,7 +137,7 @@ def run_crowded(
     runner = CountedRunner(built.runner)
     if meter is not None:
         built.scheduler.preemption.meter = meter
-    mover = BlockMover(built.cache.pool, built.scheduler.pool.host.num_slots, TorchBackend())
+    mover = BlockMover(built.cache.parts, built.scheduler.pool.host.num_slots, TorchBackend())
     heard = run_all(EngineLoop(built.scheduler, runner, ManualClock(), mover), asked)
     needed = sum(len(one.tokens) + one.sampling.max_tokens - 1 for one in asked)
     assert_at_rest(built.loop)

@@ -192,7 +192,7 @@ def test_a_chain_leaves_both_tiers_from_its_end() -> None:
 
 def test_moves_with_one_target_are_made_one_after_the_other() -> None:
     pool = torch.arange(8.0).view(4, 1, 2, 1, 1, 1).clone()
-    mover = BlockMover(pool, 2, TorchBackend())
+    mover = BlockMover([pool], 2, TorchBackend())
     before = pool.clone()
     mover.move([
         Move(0, 0, Way.OUT), Move(1, 1, Way.OUT), Move(2, 0, Way.OUT),  # slot 0 is taken again
@@ -205,7 +205,7 @@ def test_moves_within_the_pool_are_made_one_after_the_other() -> None:
     pool = torch.arange(8.0).view(4, 1, 2, 1, 1, 1).clone()
     before = pool.clone()
     moves = [Move(0, 1, Way.WITHIN), Move(2, 3, Way.WITHIN), Move(1, 2, Way.WITHIN), Move(3, 0, Way.WITHIN)]
-    BlockMover(pool, 0, TorchBackend()).move(moves)
+    BlockMover([pool], 0, TorchBackend()).move(moves)
     assert torch.equal(pool, before[[2, 0, 0, 2]]), "1 was written before it was read, 2 read before it was written"
 
 
@@ -221,7 +221,7 @@ def test_a_block_that_was_copied_is_written_over_only_when_its_copy_is_made() ->
     """Two beams part, the one that was left with the block they shared gives it up, and it is taken for a copy."""
     pool = torch.arange(8.0).view(4, 1, 2, 1, 1, 1).clone()
     before = pool.clone()
-    BlockMover(pool, 0, LastFirst()).move([Move(0, 1, Way.WITHIN), Move(2, 0, Way.WITHIN), Move(2, 3, Way.WITHIN)])
+    BlockMover([pool], 0, LastFirst()).move([Move(0, 1, Way.WITHIN), Move(2, 0, Way.WITHIN), Move(2, 3, Way.WITHIN)])
     assert torch.equal(pool, before[[2, 0, 2, 2]])
 
 

@@ -15,11 +15,14 @@ import pytest
 import torch
 from engine_runs import Ears, engine, greedy, run_all, spec
 from guesses import Guesses
-from reference import generate
+from ranked_engines import ranked
+from reference import Reference, generate
 
 from pagewire.core.engine_messages import Add, Bind, Join, Reserve
 from pagewire.core.errors import EngineFailed
 from pagewire.core.messages import Role
+from pagewire.core.sampling import SamplingParams
+from pagewire.core.sequence_spec import branches
 from pagewire.engine.client import EngineClient
 from pagewire.engine.config import EngineConfig
 from pagewire.kvtransfer.transports.device_pool import DevicePool
@@ -105,13 +108,81 @@ def test_too_large_a_pool_is_a_named_error(tiny: TinyModel) -> None:
         engine(tiny("llama"), device="cuda", kv_memory_bytes=1 << 44)
 
 
-async def test_a_prompt_prefilled_in_one_process_is_decoded_in_another(tiny: TinyModel) -> None:
-    prefill = await EngineClient.start(config(tiny("llama"), Role.PREFILL))
-    decode = await EngineClient.start(config(tiny("llama"), Role.DECODE))
+# NCCL wants a GPU for each rank: where two share one, they add up in memory of the host, and all else is as it is.
+TWO_RANKS: dict[str, Any] = {"tensor_parallel": 2, "device": "cuda:0,cuda:0"}
+TWO_GPUS = pytest.param(
+    {"tensor_parallel": 2, "device": "cuda"},
+    marks=pytest.mark.skipif(torch.cuda.device_count() < 2, reason="NCCL wants a CUDA device for each of two ranks"),
+)
+
+
+@pytest.mark.parametrize("ranks", [TWO_RANKS, TWO_GPUS])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+def test_two_ranks_say_what_transformers_says(family: str, ranks: dict[str, Any], tiny: TinyModel) -> None:
+    """Again with what is cached, too."""
+    expected = generate(tiny(family), PROMPTS, NUM_TOKENS)
+    with ranked(tiny(family), chunk_size=20, **ranks) as built:
+        assert len(built.cache.parts) == 2
+        for name in ("first", "again"):
+            heard = run_all(
+                built.loop, [spec(f"{name} {i}", prompt, greedy(NUM_TOKENS)) for i, prompt in enumerate(PROMPTS)]
+            )
+            assert [heard.tokens[f"{name} {i}"] for i in range(len(PROMPTS))] == expected
+
+
+@pytest.mark.parametrize("ranks", [TWO_RANKS, TWO_GPUS])
+def test_two_ranks_in_bfloat16_choose_what_transformers_does_unless_it_is_close(
+    ranks: dict[str, Any], tiny: TinyModel
+) -> None:
+    with ranked(tiny("llama"), dtype="bfloat16", chunk_size=20, **ranks) as built:
+        heard = run_all(built.loop, [spec(str(i), prompt, greedy(1)) for i, prompt in enumerate(PROMPTS)])
+    answers = Reference(tiny("llama"), torch.bfloat16).greedy(PROMPTS, 1)
+    missed = {i: answer for i, answer in enumerate(answers) if heard.tokens[str(i)] != list(answer.tokens)}
+    assert all(heard.tokens[str(i)] == list(answer.runners_up) for i, answer in missed.items())
+    assert all(answer.margins[0] < 0.15 for answer in missed.values()), missed
+
+
+@pytest.mark.parametrize("preemption", ["recompute", "swap"])
+def test_preempted_sequences_of_two_ranks_say_the_same(preemption: str, tiny: TinyModel) -> None:
+    settings: dict[str, Any] = {"preemption": preemption, "host_kv_memory_bytes": 1 << 20, "kv_memory_bytes": 220 << 10}
+    with ranked(tiny("llama"), **TWO_RANKS, **settings) as built:
+        heard = run_all(built.loop, [spec(str(i), prompt, greedy(60)) for i, prompt in enumerate(PROMPTS)])
+        assert built.loop.load().preemptions > 0
+    assert [heard.tokens[str(i)] for i in range(len(PROMPTS))] == generate(tiny("llama"), PROMPTS, 60)
+
+
+def test_forks_of_two_ranks_say_what_those_of_one_say(tiny: TinyModel) -> None:
+    """A tail block is copied for each, in the parts of both."""
+    sampling = SamplingParams(max_tokens=20, n=4, temperature=1.0, seed=3, ignore_eos=True)
+    one = spec("a", PROMPTS[3], sampling, branches=branches(4))
+    found: list[dict[int, list[int]]] = []
+    with ranked(tiny("llama"), **TWO_RANKS) as built:
+        for loop in (built.loop, engine(tiny("llama"), device="cuda").loop):
+            tokens: dict[int, list[int]] = {}
+            loop.add(Add(spec=one))
+            while (done := loop.step()) is not None:
+                for record in done.records:
+                    tokens.setdefault(record.index, []).extend(record.tokens)
+            found.append(tokens)
+    assert found[0] == found[1]
+    assert len({tuple(tokens) for tokens in found[0].values()}) > 1
+
+
+@pytest.mark.parametrize(
+    ("p", "d"),
+    [({}, {}), (TWO_RANKS, {"kv_order": "head_outer"}), ({"kv_order": "head_outer"}, TWO_RANKS)],
+    ids=["one to one", "two to one", "one to two"],
+)
+async def test_a_prompt_prefilled_in_one_process_is_decoded_in_another(
+    p: dict[str, Any], d: dict[str, Any], tiny: TinyModel
+) -> None:
+    prefill = await EngineClient.start(config(tiny("llama"), Role.PREFILL, **p))
+    decode = await EngineClient.start(config(tiny("llama"), Role.DECODE, **d))
     try:
         assert isinstance(prefill.pool, DevicePool)
-        assert prefill.ready.device.startswith("GPU-")
-        assert dataclasses.replace(prefill.ready, pool_handle=b"") == dataclasses.replace(decode.ready, pool_handle=b"")
+        assert len(prefill.pool.parts) == p.get("tensor_parallel", 1)
+        assert [uuid.startswith("GPU-") for uuid in prefill.ready.devices] == [True]
+        assert dataclasses.replace(prefill.ready, pool_exports=()) == dataclasses.replace(decode.ready, pool_exports=())
         from_prefill, from_decode = Ears(prefill), Ears(decode)
         prompt = PROMPTS[3]
         one = spec("a", prompt, greedy(NUM_TOKENS))

@@ -19,7 +19,7 @@ from pagewire.engine.ranks.rank_sum import RankSum
 
 
 @contextlib.contextmanager
-def meeting(num_ranks: int) -> Iterator[tuple[int, list[list[socket.socket]]]]:
+def memory(num_ranks: int) -> Iterator[tuple[int, list[list[socket.socket]]]]:
     """A memory file for all, and each rank's sockets to the others."""
     fd, ends = os.memfd_create("ranks"), mesh(num_ranks)
     try:
@@ -41,13 +41,12 @@ def test_all_ranks_have_the_sum_in_the_order_of_the_ranks(num_ranks: int, dtype:
     """Also of what fills no slot, one, and more of them than there are."""
     hidden = 96
     rows_of_a_slot = SLOT_BYTES // (hidden * dtype.itemsize)
-    with meeting(num_ranks) as (fd, ends):
+    with memory(num_ranks) as (fd, ends):
         sums = [
-            RankSum(Shard(rank=rank, num_ranks=num_ranks), per_pass=2, hidden_size=hidden, dtype=dtype)
-            for rank in range(num_ranks)
+            RankSum(per_pass=2, hidden_size=hidden, dtype=dtype, device=torch.device("cpu")) for _ in range(num_ranks)
         ]
-        for each, peers in zip(sums, ends, strict=True):
-            each.connect(fd, peers, 20.0)
+        for each, meeting in zip(sums, shared(num_ranks, fd, ends), strict=True):
+            each.connect(meeting)
         generator = torch.Generator().manual_seed(num_ranks)
         for rows in (1, 0, 7, rows_of_a_slot, 3 * rows_of_a_slot + 5, 2):
             shape = (num_ranks, rows, 2 * hidden)
@@ -66,7 +65,7 @@ def shared(num_ranks: int, fd: int, ends: list[list[socket.socket]], timeout_s: 
 
 
 def test_what_was_shown_stays_until_the_next_exchange_but_one() -> None:
-    with meeting(2) as (fd, ends):
+    with memory(2) as (fd, ends):
         one, other = shared(2, fd, ends)
         kept = []
         for number in range(5):
@@ -81,7 +80,7 @@ def test_what_was_shown_stays_until_the_next_exchange_but_one() -> None:
 
 
 def test_a_rank_that_has_ended_is_lost_at_once() -> None:
-    with meeting(2) as (fd, ends):
+    with memory(2) as (fd, ends):
         one, other = shared(2, fd, ends)
         other.close()
         with pytest.raises(RankLost, match="another rank"):
@@ -89,7 +88,7 @@ def test_a_rank_that_has_ended_is_lost_at_once() -> None:
 
 
 def test_a_rank_that_stands_still_is_lost_at_the_deadline() -> None:
-    with meeting(2) as (fd, ends):
+    with memory(2) as (fd, ends):
         one, _ = shared(2, fd, ends, timeout_s=0.05)
         with pytest.raises(RankLost, match="did not come to a sum"):
             one.exchange(torch.zeros(3))
@@ -97,7 +96,7 @@ def test_a_rank_that_stands_still_is_lost_at_the_deadline() -> None:
 
 def test_ranks_at_different_sums_have_lost_one_another() -> None:
     """No number of another sum is ever taken for one of this."""
-    with meeting(2) as (fd, ends):
+    with memory(2) as (fd, ends):
         one, other = shared(2, fd, ends)
         with ThreadPoolExecutor(1) as thread:
             there = thread.submit(other.exchange, torch.zeros(4))
@@ -108,11 +107,11 @@ def test_ranks_at_different_sums_have_lost_one_another() -> None:
 
 
 def test_a_sum_after_a_lost_one_fails_without_waiting() -> None:
-    with meeting(2) as (fd, ends):
-        total = RankSum(Shard(rank=0, num_ranks=2), per_pass=1, hidden_size=4, dtype=torch.float32)
+    with memory(2) as (fd, ends):
+        total = RankSum(per_pass=1, hidden_size=4, dtype=torch.float32, device=torch.device("cpu"))
         with pytest.raises(RankLost, match="never met"):
             total(torch.zeros(1, 4))
-        total.connect(fd, ends[0], 0.05)
+        total.connect(shared(2, fd, ends, 0.05)[0])
         with pytest.raises(RankLost):
             total(torch.zeros(1, 4))
         total.finish(1)

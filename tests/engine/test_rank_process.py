@@ -51,3 +51,10 @@ async def test_whichever_rank_dies_all_end(tiny: TinyModel, victim: str, is_busy
     if victim == "none":
         assert client.exit_code == 0
     assert await comes_true(lambda: not follower.is_running(), within_s=WAIT_S, every_s=0.05)
+
+
+async def test_a_pod_whose_ranks_have_a_pool_each_in_host_memory_is_refused(tiny: TinyModel) -> None:
+    """Its front maps one file as one pool."""
+    config = EngineConfig(model=str(tiny("llama")), role=Role.COLOCATED, device="cpu,cpu", tensor_parallel=2)
+    with pytest.raises(EngineFailed, match="device cpu,cpu: the ranks of a pod have one pool in host memory"):
+        await EngineClient.start(config)

@@ -1,7 +1,7 @@
 """Two ranks, each a real process, say what one says in fp32, token for token, and fail together.
 
-Random weights: this shows that the mechanism is exact, not that answers make sense. Ranks are those of a CPU: no device
-is seen.
+Random weights: this shows that the mechanism is exact, not that answers make sense. Ranks are those of a CPU, also
+where each has a pool of its own, as on GPUs; what is a GPU's alone is in `test_on_a_gpu`.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from pagewire.kernels.scaled_weight import plain
 
 TinyModel = Callable[[str], Path]
 
+SHARED, APART = "cpu", "cpu,cpu"  # one pool for all ranks, and one for each as where each has a GPU
 BLOCK_BYTES = 16 * 768  # 3 layers x 2 heads x 16 dims x K and V x 4 bytes, 16 tokens
 POISON = 255
 
@@ -64,17 +65,20 @@ def asked(max_tokens: int = 12, name: str = "") -> list[SequenceSpec]:
     ]
 
 
-@pytest.mark.parametrize("order", ["layer_outer", "head_outer"])
+@pytest.mark.parametrize(
+    ("device", "order"), [(SHARED, "layer_outer"), (SHARED, "head_outer"), (APART, "auto")], ids=["lo", "ho", "apart"]
+)
 @pytest.mark.parametrize(
     "name", ["llama", "llama_odd_heads", "llama3_rope", "mistral", "qwen2", "qwen3", "qwen3_layer_types"]
 )
-def test_two_ranks_say_what_one_says(tiny: TinyModel, name: str, order: str) -> None:
+def test_two_ranks_say_what_one_says(tiny: TinyModel, name: str, device: str, order: str) -> None:
     """In chunks, in batches that change, and again with what is cached."""
     settings: dict[str, Any] = {"chunk_size": 20, "max_num_batched_tokens": 64, "max_num_seqs": 5, "kv_order": order}
     one = engine(tiny(name), **settings)
     expected = [run_all(one.loop, asked(name=name)).tokens for name in ("first ", "again ")]
-    with ranked(tiny(name), **settings) as two:
-        two.cache.pool.fill_(torch.nan)
+    with ranked(tiny(name), device=device, **settings) as two:
+        for part in two.cache.parts:
+            part.fill_(torch.nan)
         assert [run_all(two.loop, asked(name=name)).tokens for name in ("first ", "again ")] == expected
         assert two.loop.load().prompt_tokens_cached == one.loop.load().prompt_tokens_cached > 0
         assert_at_rest(two.loop)
@@ -86,15 +90,17 @@ def test_four_ranks_have_a_head_each(tmp_path: Path) -> None:
 
     folder = tiny_model.build(tmp_path / "wide", "llama_four_heads")
     expected = run_all(engine(folder).loop, asked()).tokens
-    for num_ranks in (2, 4):
-        with ranked(folder, num_ranks) as built:
+    for num_ranks, device in ((2, SHARED), (4, SHARED), (4, "cpu,cpu,cpu,cpu")):
+        with ranked(folder, num_ranks, device=device) as built:
             assert run_all(built.loop, asked()).tokens == expected
 
 
+@pytest.mark.parametrize("device", [SHARED, APART])
 @pytest.mark.parametrize("host_blocks", [0, 20])
-def test_preemption_changes_no_token(tiny: TinyModel, host_blocks: int) -> None:
+def test_preemption_changes_no_token(tiny: TinyModel, host_blocks: int, device: str) -> None:
     """By computing again, and by way of host memory: rank 0 copies the blocks of all."""
     settings: dict[str, Any] = {
+        "device": device,
         "kv_memory_bytes": 17 * BLOCK_BYTES, "max_model_len": 128, "host_kv_memory_bytes": host_blocks * BLOCK_BYTES,
         "preemption": "swap" if host_blocks else "recompute",
     }  # fmt: skip
@@ -116,7 +122,8 @@ def test_preemption_changes_no_token(tiny: TinyModel, host_blocks: int) -> None:
     ],
     ids=["forks", "beams"],
 )
-def test_what_forks_off_says_the_same(tiny: TinyModel, sampling: SamplingParams) -> None:
+@pytest.mark.parametrize("device", [SHARED, APART])
+def test_what_forks_off_says_the_same(tiny: TinyModel, sampling: SamplingParams, device: str) -> None:
     """A tail block is copied for each: on write."""
     one = spec("a", prompts()[4], sampling, branches=branches(sampling.num_sequences))
 
@@ -130,31 +137,49 @@ def test_what_forks_off_says_the_same(tiny: TinyModel, sampling: SamplingParams)
 
     expected = said(engine(tiny("qwen2")).loop)
     assert len({tuple(tokens) for tokens in expected.values()}) > 1
-    with ranked(tiny("qwen2")) as built:
+    with ranked(tiny("qwen2"), device=device) as built:
         assert said(built.loop) == expected
 
 
-def test_quantised_kv_says_what_one_rank_says(tiny: TinyModel) -> None:
+@pytest.mark.parametrize("device", [SHARED, APART])
+def test_quantised_kv_says_what_one_rank_says(tiny: TinyModel, device: str) -> None:
     expected = run_all(engine(tiny("qwen3"), kv_dtype="int8").loop, asked()).tokens
-    with ranked(tiny("qwen3"), kv_dtype="int8", kv_order="head_outer") as built:
+    with ranked(tiny("qwen3"), kv_dtype="int8", kv_order="head_outer", device=device) as built:
         assert run_all(built.loop, asked()).tokens == expected
 
 
-def test_the_tail_leaves_the_pod_sealed_over_all_heads(tiny: TinyModel) -> None:
-    with ranked(tiny("llama"), role=Role.PREFILL, kv_order="head_outer") as built:
-        built.cache.pool.fill_(torch.nan)
+@pytest.mark.parametrize("device", [SHARED, APART])
+def test_the_tail_leaves_the_pod_sealed_over_all_heads(tiny: TinyModel, device: str) -> None:
+    with ranked(tiny("llama"), role=Role.PREFILL, kv_order="head_outer", device=device) as built:
+        for part in built.cache.parts:
+            part.fill_(torch.nan)
         heard = run_all(built.loop, [spec("a", prompts()[4], greedy(4))])
-        blocks = built.cache.pool[list(heard.chunks[-1].block_ids)]  # [n, L, 2, Hk, B, D]
-        assert not blocks.isnan().any()
-        assert int(blocks[-1, :, :, :, 33 % 16 :].count_nonzero()) == 0
+        for part in built.cache.parts:
+            blocks = part[list(heard.chunks[-1].block_ids)]  # [n, L, 2, Hk, B, D]
+            assert not blocks.isnan().any()
+            assert int(blocks[-1, :, :, :, 33 % 16 :].count_nonzero()) == 0
         built.loop.release("a")
 
 
-def test_a_rehearsal_touches_the_pool_of_no_rank(tiny: TinyModel) -> None:
-    with ranked(tiny("llama")) as built:
-        built.cache.pool.fill_(7.0)
+def test_a_pool_in_parts_holds_what_one_pool_holds(tiny: TinyModel) -> None:
+    """Byte for byte, where the same is computed: those of the parts, side by side, are the block's."""
+    found = []
+    for device in (SHARED, APART):
+        with ranked(tiny("qwen3"), role=Role.PREFILL, kv_order="head_outer", device=device) as built:
+            heard = run_all(built.loop, [spec("a", prompts()[4], greedy(4))])
+            assert len(built.cache.parts) == len(device.split(","))
+            found.append(torch.cat([part[list(heard.chunks[-1].block_ids)] for part in built.cache.parts], dim=3))
+            built.loop.release("a")
+    assert torch.equal(found[0], found[1])
+
+
+@pytest.mark.parametrize("device", [SHARED, APART])
+def test_a_rehearsal_touches_the_pool_of_no_rank(tiny: TinyModel, device: str) -> None:
+    with ranked(tiny("llama"), device=device) as built:
+        for part in built.cache.parts:
+            part.fill_(7.0)
         built.runner.rehearse(9)
-        assert bool((built.cache.pool == 7.0).all())
+        assert all(bool((part == 7.0).all()) for part in built.cache.parts)
 
 
 def test_offline_use_has_ranks_too(tiny: TinyModel) -> None:
@@ -272,6 +297,11 @@ def test_a_rank_that_cannot_start_is_named(tiny: TinyModel, tmp_path: Path, monk
         ({"tensor_parallel": 0}, "tensor_parallel must be positive, is 0"),
         ({"tensor_parallel": 2, "deterministic": True}, "tensor_parallel 2: deterministic"),
         ({"tensor_parallel": 2, "layer_groups": 3}, "tensor_parallel 2: layer_groups 3"),
+        (
+            {"tensor_parallel": 2, "device": "cuda", "kv_order": "layer_outer"},
+            "tensor_parallel 2: kv_order layer_outer",
+        ),
+        ({"tensor_parallel": 2, "device": "cuda", "deterministic": True}, "tensor_parallel 2: deterministic"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(changes: dict[str, Any], named: str) -> None:

@@ -18,14 +18,16 @@ import pytest
 import torch
 from device_pools import device_pool
 from source_tree import ROOT
-from transport_rigs import NUM_BLOCKS, pool
+from transport_rigs import BLOCK_BYTES, NUM_BLOCKS, pool
 
 from pagewire.core.cuda_driver import CudaDriver
 from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed
+from pagewire.core.token_door import TOKEN_BYTES
+from pagewire.kvtransfer.plan import Span, coalesce, part_spans
 from pagewire.kvtransfer.transport import ShipmentKey
 from pagewire.kvtransfer.transports import cuda_ipc
 from pagewire.kvtransfer.transports.cuda_ipc import MAX_SPANS, CudaIpcInlet
-from pagewire.kvtransfer.transports.device_pool import NUM_EVENTS
+from pagewire.kvtransfer.transports.device_pool import NUM_EVENTS, DevicePool, copy_spans
 from pagewire.kvtransfer.wire import Ready
 
 KEY = ShipmentKey(1, 1)
@@ -159,13 +161,65 @@ async def test_a_source_that_let_go_is_noticed_after_the_copy() -> None:
 @on_a_device
 async def test_a_card_is_checked() -> None:
     async with a_source() as source:
-        card = source.card
-        of_another_handle = card[:4] + bytes(64) + card[68:]
+        card, ids = source.card, 4 + 8 + TOKEN_BYTES + 8  # where the first handle is
+        of_another_handle = card[:ids] + bytes(64) + card[ids + 64 :]
         for spoilt in (b"", b"x" + card[1:], of_another_handle, card[:-1]):
             inlet = CudaIpcInlet(device_pool(filled=False))
             with pytest.raises(TransferFailed):
                 await inlet.open(spoilt)
             inlet.close()
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 4])
+def test_rows_are_copied_into_parts_and_out_of_them(num_parts: int) -> None:
+    """On a CPU: what a device pool posts on its streams."""
+    rows = torch.randint(0, 256, (6, BLOCK_BYTES), dtype=torch.uint8)
+    parts = [torch.zeros(NUM_BLOCKS, BLOCK_BYTES // num_parts, dtype=torch.uint8) for _ in range(num_parts)]
+    size, ids = BLOCK_BYTES, [3, 4, 5, 9, 0, 63]
+    there = coalesce(Span(row * size, block_id * size, size) for row, block_id in enumerate(ids))
+    copy_spans(part_spans(there, size, 1, num_parts), (rows,), parts)
+    assert torch.equal(torch.cat(parts, dim=1)[ids], rows)
+    assert int(torch.cat(parts, dim=1).any(dim=1).sum()) == len(ids)
+    back = torch.zeros_like(rows)
+    copy_spans(part_spans([Span(to, at, length) for at, to, length in there], size, num_parts, 1), parts, (back,))
+    assert torch.equal(back, rows)
+
+
+@pytest.mark.gpu
+@on_a_device
+@pytest.mark.parametrize("num_parts", [2, 4])
+def test_a_device_pool_in_parts_has_whole_blocks(num_parts: int) -> None:
+    """The parts of ranks, here on one device."""
+    whole, size = pool(filled=True), BLOCK_BYTES // num_parts
+    parts = DevicePool(*(torch.zeros(NUM_BLOCKS, size, dtype=torch.uint8, device="cuda:0") for _ in range(num_parts)))
+    for block_id in range(NUM_BLOCKS):
+        parts.write(block_id, whole.read(block_id))
+    assert all(parts.read(block_id) == whole.read(block_id) for block_id in range(NUM_BLOCKS))
+    assert parts.parts[1][5].tolist() == list(whole.read(5)[size : 2 * size])
+    rows = torch.zeros(3, BLOCK_BYTES, dtype=torch.uint8, device="cuda:0")
+    parts.copy_out([7, 8, 60], rows)
+    assert [bytes(row.tolist()) for row in rows] == [bytes(whole.read(block_id)) for block_id in (7, 8, 60)]
+    parts.copy_in(rows, [(2, 1), (0, 2)])
+    assert (parts.read(1), parts.read(2)) == (whole.read(60), whole.read(7))
+    with pytest.raises(ValueError, match="does not split"):
+        parts.split(2)
+    assert len(parts.export()) == num_parts
+
+
+@pytest.mark.gpu
+@on_a_device
+@pytest.mark.parametrize("num_parts", [2, 4])
+async def test_blocks_are_copied_into_a_pool_in_parts(num_parts: int) -> None:
+    """From a pod of one rank to a pod of several."""
+    original, size = pool(filled=True), BLOCK_BYTES // num_parts
+    target = DevicePool(*(torch.zeros(NUM_BLOCKS, size, dtype=torch.uint8, device="cuda:0") for _ in range(num_parts)))
+    async with a_source() as source:
+        inlet = CudaIpcInlet(target)
+        await inlet.open(source.card)
+        await inlet.place(ready(5, 6, 7, 60), [(0, 1), (1, 2), (2, 3), (3, 63)])
+        assert [target.read(i) for i in (1, 2, 3, 63)] == [original.read(i) for i in (5, 6, 7, 60)]
+        assert not any(target.read(4))
+        inlet.close()
 
 
 @pytest.mark.gpu

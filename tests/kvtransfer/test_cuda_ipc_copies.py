@@ -16,7 +16,9 @@ import pytest
 from pretended_device import PretendedDevice, PretendedPool, pretended_pool, unwritten_events
 from transport_rigs import BLOCK_BYTES, FAST, NUM_BLOCKS, SECRET, Recorder, RecordingSink, dial_to, running, serving
 
+from pagewire.core.cuda_driver import EXPORT_BYTES, Export
 from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed, TransferTimeout
+from pagewire.core.token_door import TOKEN_BYTES
 from pagewire.kvtransfer.carrier import Carrier
 from pagewire.kvtransfer.transport import Flow, ShipmentKey
 from pagewire.kvtransfer.transports import cuda_ipc
@@ -45,8 +47,9 @@ async def until(condition: Callable[[], bool]) -> None:
 class Ends:
     """Both ends of the carrier, open."""
 
-    def __init__(self, device: PretendedDevice, timeout_s: float) -> None:
-        self.source, self.target = pretended_pool(device, filled=True), pretended_pool(device, filled=False)
+    def __init__(self, device: PretendedDevice, timeout_s: float, parts: tuple[int, int] = (1, 1)) -> None:
+        self.source = pretended_pool(device, filled=True, num_parts=parts[0])
+        self.target = pretended_pool(device, filled=False, num_parts=parts[1])
         self.outlet = CudaIpcOutlet(self.source)
         self.inlet = CudaIpcInlet(self.target, timeout_s)
 
@@ -60,8 +63,10 @@ class Ends:
 
 
 @contextlib.asynccontextmanager
-async def opened(device: PretendedDevice, timeout_s: float = 10.0) -> AsyncIterator[Ends]:
-    ends = Ends(device, timeout_s)
+async def opened(
+    device: PretendedDevice, timeout_s: float = 10.0, parts: tuple[int, int] = (1, 1)
+) -> AsyncIterator[Ends]:
+    ends = Ends(device, timeout_s, parts)
     try:
         await ends.inlet.open(await ends.outlet.open(b""))
         yield ends
@@ -115,6 +120,43 @@ async def test_blocks_that_lie_apart_are_copied_one_by_one_beside_the_loop(devic
         await ends.placing(*scattered)
         assert device.num_copies == len(scattered)
         assert all(ends.is_there(block_id) for block_id in scattered)
+
+
+@pytest.mark.parametrize("parts", [(2, 1), (1, 2), (2, 2), (4, 2), (2, 8)])
+async def test_pools_in_parts_are_copied_piece_by_piece(device: PretendedDevice, parts: tuple[int, int]) -> None:
+    """As where one pod has several ranks, or both have: each with a device, and with its heads of every block there."""
+    async with opened(device, parts=parts) as ends:
+        before = bytes(ends.target.read(0))
+        await ends.placing(1, 2, 3, 60)
+        runs = 2 if parts[0] == parts[1] else 4  # of adjacent blocks, where whole parts go to whole parts
+        assert device.num_copies == runs * max(parts)
+        assert all(ends.is_there(block_id) for block_id in (1, 2, 3, 60))
+        assert [ends.target.read(block_id) for block_id in (0, 4, 59, 61)] == [before] * 4
+    await until(lambda: device.num_unmapped == parts[0])
+
+
+async def test_a_card_of_parts_that_no_block_has_is_a_named_error(device: PretendedDevice) -> None:
+    ends = Ends(device, 1.0)
+    card = await ends.outlet.open(b"")
+    at = 4 + 8 + TOKEN_BYTES
+    for number, why in ((3, "do not lie in 3 equal parts"), (0, "not the card"), (65, "not the card")):
+        spoilt = card[:at] + number.to_bytes(4, "little") + card[at + 4 :] + bytes(number * EXPORT_BYTES)
+        with pytest.raises(TransferFailed, match=why):
+            await ends.inlet.open(spoilt)
+    ends.inlet.close()
+    ends.outlet.close()
+
+
+async def test_of_parts_one_that_is_too_small_is_refused_and_all_are_unmapped(device: PretendedDevice) -> None:
+    ends = Ends(device, 1.0, (2, 1))
+    full, half = ends.source.export()
+    small = Export(half.handle[:8] + (100).to_bytes(8, "little") + half.handle[16:], 0)
+    ends.source.export = lambda: (full, small)  # type: ignore[method-assign]
+    with pytest.raises(TransferFailed, match="of 100 bytes"):
+        await ends.inlet.open(await ends.outlet.open(b""))
+    ends.inlet.close()
+    await until(lambda: device.num_unmapped == 2)
+    ends.outlet.close()
 
 
 @pytest.mark.parametrize("way", ["cancelled", "closed"])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pagewire.core.errors import PeerMismatch
 from pagewire.core.kv_layout import BlockOrder, KVLayout
-from pagewire.kvtransfer.plan import KVShard, Span, apply, plan_copy
+from pagewire.kvtransfer.plan import KVShard, Span, apply, coalesce, part_spans, plan_copy
 
 HEADS, LAYERS = 4, 3
 LAYER_OUTER = KVLayout(
@@ -168,3 +168,28 @@ def test_spans_outside_move_nothing(span: Span) -> None:
     with pytest.raises(ValueError, match="bytes"):
         apply([Span(0, 0, 8), span], memoryview(bytes(range(16))), memoryview(into))
     assert not any(into)
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    parts=st.tuples(st.sampled_from([1, 2, 3, 4, 6]), st.sampled_from([1, 2, 3, 4, 6])),
+    moves=st.dictionaries(st.integers(0, 7), st.integers(0, 7), max_size=8),
+)
+def test_spans_of_whole_blocks_are_found_in_the_parts_of_both_pools(
+    parts: tuple[int, int], moves: dict[int, int]
+) -> None:
+    """Against the blocks put together and taken apart again."""
+    num_blocks, size = 8, 12
+    source = np.arange(num_blocks * size, dtype=np.uint8).reshape(num_blocks, size)
+    expected = np.full_like(source, 255)
+    for destination, block in moves.items():
+        expected[destination] = source[block]
+    sources = [part.copy() for part in np.split(source, parts[0], axis=1)]
+    destinations = [part.copy() for part in np.split(np.full_like(source, 255), parts[1], axis=1)]
+    whole = coalesce(Span(block * size, to * size, size) for to, block in moves.items())
+    found = part_spans(whole, size, *parts)
+    for source_part, part, span in found:
+        apply([span], view(sources[source_part]), view(destinations[part]))
+    assert np.array_equal(np.concatenate(destinations, axis=1), expected)
+    if parts[0] == parts[1]:
+        assert len(found) == len(whole) * parts[0], "runs of blocks stay runs"

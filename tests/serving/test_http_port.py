@@ -44,7 +44,7 @@ def collector(load: Load) -> LoadCollector:
         return iter(())
 
     about = About(pod_id="prefill-0", role="prefill", model="m", cache={})
-    return LoadCollector(about, lambda: load, dict, nothing, StepCounts(), pids={}, device="")
+    return LoadCollector(about, lambda: load, dict, nothing, StepCounts(), pids={}, devices=())
 
 
 async def test_health_follows_what_grpc_says_and_live_does_not() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from pagewire.core.engine_messages import BlockLife, StepDone
 from pagewire.core.load import Load
+from pagewire.serving.gpu_usage import GpuUsage
 from pagewire.serving.metrics import WAIT_FOR_BLOCKS, About, LoadCollector
 from pagewire.serving.process_usage import ProcessUsage
 from pagewire.serving.sample import Sample, families
@@ -41,7 +42,7 @@ def waits() -> Iterator[Sample]:
 
 def shown(load: Load = LOAD) -> dict[str, float]:
     steps = StepCounts()
-    collector = LoadCollector(ABOUT, lambda: load, dict, waits, steps, pids={}, device="")
+    collector = LoadCollector(ABOUT, lambda: load, dict, waits, steps, pids={}, devices=())
     return {sample.name: sample.value for family in collector.collect() for sample in family.samples}
 
 
@@ -97,7 +98,7 @@ def test_histograms_of_steps_have_vllms_bounds_and_a_naive_counts_numbers() -> N
 
 def test_each_metric_is_the_pods_own() -> None:
     collector = LoadCollector(
-        ABOUT, lambda: LOAD, lambda: {"x": 1.0}, waits, StepCounts(), pids={"front": os.getpid()}, device=""
+        ABOUT, lambda: LOAD, lambda: {"x": 1.0}, waits, StepCounts(), pids={"front": os.getpid()}, devices=()
     )
     for family in collector.collect():
         for sample in family.samples:
@@ -106,6 +107,17 @@ def test_each_metric_is_the_pods_own() -> None:
                 assert {"model_name": "m", "engine": "d0", "role": "decode"}.items() <= labels
             else:
                 assert {"pod": "d0", "role": "decode"}.items() <= labels
+
+
+def test_each_gpu_of_a_pod_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown(usage: GpuUsage) -> Iterator[Sample]:
+        yield Sample("device_utilization", {"device": usage._uuid}, 1.0)
+
+    monkeypatch.setattr(GpuUsage, "samples", shown)
+    gpus = ("GPU-a", "GPU-b")
+    collector = LoadCollector(ABOUT, lambda: LOAD, dict, waits, StepCounts(), pids={}, devices=gpus)
+    (family,) = (family for family in collector.collect() if family.name == "pagewire_device_utilization")
+    assert [sample.labels["device"] for sample in family.samples] == list(gpus)
 
 
 def test_samples_of_a_name_are_one_family() -> None:

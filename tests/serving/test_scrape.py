@@ -23,7 +23,7 @@ def gauges() -> Iterator[Sample]:
 
 def text(load: Load) -> str:
     registry = CollectorRegistry()
-    registry.register(LoadCollector(ABOUT, lambda: load, dict, gauges, StepCounts(), pids={}, device=""))
+    registry.register(LoadCollector(ABOUT, lambda: load, dict, gauges, StepCounts(), pids={}, devices=()))
     return generate_latest(registry).decode()
 
 

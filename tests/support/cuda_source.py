@@ -32,7 +32,7 @@ async def main() -> None:
             case ["write", number]:
                 with torch.cuda.stream(writing):
                     torch.cuda._sleep(WAIT_CYCLES)  # type: ignore[no-untyped-call]
-                    memory.blocks[int(number)].fill_(int(number) + 100)
+                    memory.parts[0][int(number)].fill_(int(number) + 100)
                 memory.wrote(writing)
                 print(outlet.tag(Batch(ShipmentKey(1, 1), 0, (int(number),))), flush=True)
             case ["close"]:

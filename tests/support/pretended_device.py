@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from transport_rigs import pool
+from transport_rigs import BLOCK_BYTES, NUM_BLOCKS, pool
 
 from pagewire.core.cuda_driver import HANDLE_BYTES, Export
 from pagewire.core.errors import TransferFailed
@@ -110,25 +110,14 @@ class PretendedDriver:
 
 
 class PretendedPool(DevicePool):
-    """A pool on that device; its events are never recorded, but by a test."""
+    """A pool on that device, a part in each of the `hosts`; its events are never recorded, but by a test."""
 
-    def __init__(self, device: PretendedDevice, host: PoolMemory) -> None:
-        self.host = host
+    def __init__(self, device: PretendedDevice, *hosts: PoolMemory) -> None:
+        self.hosts = hosts
+        self.parts = tuple(torch.frombuffer(host.view, dtype=torch.uint8).view(host.num_blocks, -1) for host in hosts)
         self.copies: Any = _Stream(device)
         self.events: list[Any] = []
         self._writes = [0]
-
-    @property
-    def block_bytes(self) -> int:
-        return self.host.block_bytes
-
-    @property
-    def num_blocks(self) -> int:
-        return self.host.num_blocks
-
-    @property
-    def address(self) -> int:
-        return self.host.address
 
     @property
     def device_index(self) -> int:
@@ -139,14 +128,21 @@ class PretendedPool(DevicePool):
         return self
 
     def read(self, block_id: int) -> memoryview:
-        return self.host.read(block_id)
+        return memoryview(b"".join(host.read(block_id) for host in self.hosts))
 
     def write(self, block_id: int, data: bytes | bytearray | memoryview) -> None:
-        self.host.write(block_id, data)
+        assert len(data) == self.block_bytes
+        size = self.block_bytes // len(self.hosts)
+        for number, host in enumerate(self.hosts):
+            host.write(block_id, data[number * size : (number + 1) * size])
 
-    def export(self) -> Export:
-        told = self.address.to_bytes(8, "little") + (self.num_blocks * self.block_bytes).to_bytes(8, "little")
-        return Export(told.ljust(HANDLE_BYTES, b"\0"), 0)
+    def export(self) -> tuple[Export, ...]:
+        return tuple(_export(host) for host in self.hosts)
+
+
+def _export(host: PoolMemory) -> Export:
+    told = host.address.to_bytes(8, "little") + (host.num_blocks * host.block_bytes).to_bytes(8, "little")
+    return Export(told.ljust(HANDLE_BYTES, b"\0"), 0)
 
 
 class _Stream:
@@ -158,9 +154,20 @@ class _Stream:
         self.synchronize = device.synchronize
 
 
-def pretended_pool(device: PretendedDevice, *, filled: bool) -> PretendedPool:
-    """As `transport_rigs.pool`."""
-    return PretendedPool(device, pool(filled=filled))
+def pretended_pool(device: PretendedDevice, *, filled: bool, num_parts: int = 1) -> PretendedPool:
+    """As `transport_rigs.pool`, in so many parts."""
+    whole = pool(filled=filled)
+    if num_parts == 1:
+        return PretendedPool(device, whole)
+    size = BLOCK_BYTES // num_parts
+    hosts = [
+        PoolMemory(memoryview(bytearray(NUM_BLOCKS * size)), block_bytes=size, num_blocks=NUM_BLOCKS)
+        for _ in range(num_parts)
+    ]
+    made = PretendedPool(device, *hosts)
+    for block_id in range(NUM_BLOCKS):
+        made.write(block_id, whole.read(block_id))
+    return made
 
 
 class Unwritten:

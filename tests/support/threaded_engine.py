@@ -49,7 +49,7 @@ class ThreadedEngine:
         self.ready = engine.ready
         self.pid = os.getpid()
         self.pool = PoolMemory(
-            memoryview(engine.cache.memory.numpy().data),
+            memoryview(engine.cache.memory[0].numpy().data),
             block_bytes=engine.ready.layout.block_bytes,
             num_blocks=engine.ready.num_blocks,
             fd=pool_fd,
