@@ -32,7 +32,9 @@ class BatchConfig:
         "auto", help="type of KV in its blocks; auto: dtype"
     )
     block_size: int = setting(16, help="slots of a KV block: 16, 32, 64 or 128", unit="tokens")
-    kv_memory: int = setting(parse_bytes("1GiB"), help="memory of the KV pool", unit="bytes", parse=parse_bytes)
+    kv_memory: int = setting(
+        parse_bytes("1GiB"), help="memory of the KV pool, of all ranks together", unit="bytes", parse=parse_bytes
+    )
     host_kv_memory: int = setting(
         0, help="host memory that takes what is evicted from the KV pool, 0 for none", unit="bytes", parse=parse_bytes
     )
