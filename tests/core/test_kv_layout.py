@@ -47,6 +47,17 @@ def test_a_block_has_as_many_slots_as_it_is_long(dtype: str, slot_bytes: int, bl
     assert layout.num_blocks(3 * block_size + 1) == 4
 
 
+def test_the_parts_of_a_block_have_its_heads_in_equal_numbers() -> None:
+    for order in BlockOrder:
+        layout = dataclasses.replace(LAYOUT, order=order)
+        assert layout.part(1) == layout
+        assert layout.part(3) == dataclasses.replace(layout, num_kv_heads=1)
+        assert 3 * layout.part(3).block_bytes == layout.block_bytes
+    for count in (0, 2, 6):
+        with pytest.raises(ValueError, match=f"3 KV heads do not split into {count} equal parts"):
+            LAYOUT.part(count)
+
+
 def test_pods_of_any_release_have_the_same_name_for_a_layout() -> None:
     assert LAYOUT.fingerprint() == "d65afefb43c94063"
 

@@ -46,6 +46,7 @@ PURE_FILES = (
     "engine/block_pool.py",
     "engine/brownout.py",
     "engine/departed.py",
+    "engine/devices.py",
     "engine/drafter.py",
     "engine/frames.py",
     "engine/eviction_order.py",
