@@ -326,7 +326,7 @@ class Scheduler:
         for sequence, tokens in drafts.items():
             missing = self.limits.num_blocks(sequence.num_tokens + len(tokens)) - len(sequence.block_table)
             if missing > 0:  # what others are promised is not free, and nothing is evicted for a draft
-                free = max(0, min(self.pool.num_free, self.pool.num_available))
+                free = min(self.pool.num_free, self.pool.num_available)
                 sequence.block_table.extend(self.pool.allocate(min(missing, free)))
             drafts[sequence] = tokens[: len(sequence.block_table) * self.limits.block_size - sequence.num_tokens]
         return drafts

@@ -206,3 +206,64 @@ def test_beams_that_wait_for_one_another_for_good_are_given_up(monkeypatch: pyte
     assert ends["beams"].cause == "internal"
     loop.check()
     assert scheduler.pool.num_held == 0
+
+
+@pytest.fixture
+def stuck(monkeypatch: pytest.MonkeyPatch) -> Scheduler:
+    """Beams of which some hold what the others wait for, and nobody else is there."""
+    monkeypatch.setattr(spec_check, "_check_beams", lambda *_arguments, **_more: None)
+    scheduler = small_scheduler(7, Role.COLOCATED, max_num_batched_tokens=64, chunk_size=64)
+    sampling = SamplingParams(n=4, use_beam_search=True, beam_width=4, max_tokens=20, temperature=0.0, ignore_eos=True)
+    scheduler.add(spec("beams", range(9), sampling, branches=branches(4)))
+    num_preempted = -1
+    while any_step(scheduler) or scheduler.num_preemptions > num_preempted:
+        num_preempted = scheduler.num_preemptions
+    assert scheduler.running
+    assert scheduler.waiting
+    return scheduler
+
+
+def test_beams_are_stuck_where_nobody_else_has_anything_to_give_back(stuck: Scheduler) -> None:
+    group = stuck.waiting[0].group
+    assert stuck.stuck is group
+    scheduler, late = stuck, add(stuck, "late", 3)
+    assert scheduler.stuck is group, "who waits too has nothing"
+    late.state = State.HANDED_OFF
+    assert scheduler.stuck is None, "what it holds will come back"
+    late.state = State.WAITING
+    scheduler.running.append(late)
+    assert scheduler.stuck is group, "of those that run some are the request's"
+    scheduler.running.remove(late)
+
+    scheduler.joined.append(late)
+    assert scheduler.stuck is None
+    scheduler.joined.clear()
+    scheduler.holds["h"] = []
+    assert scheduler.stuck is None
+    scheduler.holds.clear()
+    scheduler.pool._reserved = 1
+    assert scheduler.stuck is None
+    scheduler.pool._reserved = 0
+    scheduler._departing["gone"] = late
+    assert scheduler.stuck is None
+    scheduler._departing.clear()
+    assert scheduler.stuck is group
+
+    running, scheduler.running = scheduler.running, []
+    assert scheduler.stuck is None, "nobody holds what they wait for"
+    scheduler.running = running
+    search, group.search = group.search, None
+    assert scheduler.stuck is None, "no beams"
+    group.search = search
+    waiting = list(scheduler.waiting)
+    scheduler.waiting.clear()
+    assert scheduler.stuck is None
+    scheduler.waiting.extend(waiting)
+
+
+def test_beams_come_of_their_parents_candidates_and_of_no_fork() -> None:
+    scheduler = small_scheduler(12)
+    search(scheduler)
+    (grant,) = granted(scheduler)
+    assert scheduler.sequences["s"].unforked
+    assert (grant.draw is not None, grant.forks) == (True, ())
