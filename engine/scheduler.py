@@ -321,7 +321,7 @@ class Scheduler:
         """Return the drafted tokens that decodes compute too, in what nobody else could use: budget and free blocks."""
         if self.speculation is None or self.policy.hands_off:
             return {}
-        decodes = [sequence for sequence, count in budget.grants.items() if count == 1 and sequence.is_decoding]
+        decodes = [sequence for sequence in budget.grants if sequence.is_decoding]
         drafts = self.speculation.draft(decodes, self.limits, budget.room_for_drafts)
         for sequence, tokens in drafts.items():
             missing = self.limits.num_blocks(sequence.num_tokens + len(tokens)) - len(sequence.block_table)

@@ -49,6 +49,15 @@ def test_only_those_that_have_one_token_left_are_drafted_for() -> None:
     assert speculation.asked[-1] == (["d"], 0)
 
 
+def test_a_pod_that_hands_off_drafts_nothing() -> None:
+    """Whoever goes on elsewhere says one token here."""
+    scheduler = small_scheduler(20, Role.PREFILL)
+    scheduler.speculation = AlwaysDrafts(3)
+    add(scheduler, "p", 1)
+    (grant,) = granted(scheduler)
+    assert (len(grant.tokens), grant.checks) == (1, ())
+
+
 @pytest.mark.parametrize(
     ("num_computed", "drafted", "num_free", "kept", "blocks"),
     [

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pagewire.core.errors import PeerMismatch
 from pagewire.core.kv_layout import BlockOrder, KVLayout
-from pagewire.kvtransfer.plan import KVShard, Span, apply, coalesce, part_spans, plan_copy
+from pagewire.kvtransfer.plan import KVShard, PartSpan, Span, apply, coalesce, part_spans, plan_copy
 
 HEADS, LAYERS = 4, 3
 LAYER_OUTER = KVLayout(
@@ -193,3 +193,26 @@ def test_spans_of_whole_blocks_are_found_in_the_parts_of_both_pools(
     assert np.array_equal(np.concatenate(destinations, axis=1), expected)
     if parts[0] == parts[1]:
         assert len(found) == len(whole) * parts[0], "runs of blocks stay runs"
+
+
+def test_runs_of_blocks_stay_runs_where_parts_are_alike_and_go_block_by_block_where_not() -> None:
+    run = [Span(12, 36, 24), Span(60, 0, 12)]  # blocks 1 and 2 to 3 and 4, block 5 to 0
+    assert part_spans(run, 12, 1, 1) == [PartSpan(0, 0, span) for span in run]
+    assert part_spans(run, 12, 2, 2) == [
+        PartSpan(part, part, span) for part in (0, 1) for span in (Span(6, 18, 12), Span(30, 0, 6))
+    ]
+    assert part_spans(run, 12, 2, 1) == [
+        PartSpan(part, 0, span)
+        for part in (0, 1)
+        for span in (
+            Span(6, 36 + 6 * part, 6),
+            Span(12, 48 + 6 * part, 6),
+            Span(30, 6 * part, 6),
+        )
+    ]
+    assert part_spans(run[1:], 12, 2, 3) == [
+        PartSpan(0, 0, Span(30, 0, 4)),
+        PartSpan(0, 1, Span(34, 0, 2)),
+        PartSpan(1, 1, Span(30, 2, 2)),
+        PartSpan(1, 2, Span(32, 0, 4)),
+    ]
