@@ -19,11 +19,26 @@ from pagewire.core.errors import TransferFailed
 HANDLE_BYTES = 64  # CU_IPC_HANDLE_SIZE
 _EXPORT = struct.Struct(f"<{HANDLE_BYTES}sQ")
 EXPORT_BYTES = _EXPORT.size
+_UNIFIED = 4  # CU_MEMORYTYPE_UNIFIED: an address says which device it is of
 _LAZY_PEER_ACCESS = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 
 
 class _Handle(ctypes.Structure):
     _fields_ = (("reserved", ctypes.c_ubyte * HANDLE_BYTES),)
+
+
+class _Rows(ctypes.Structure):
+    """CUDA_MEMCPY2D of the driver's API, version 2."""
+
+    _fields_ = (
+        *((f"source_{name}", ctypes.c_size_t) for name in ("x", "y")),
+        ("source_type", ctypes.c_uint), ("source_host", ctypes.c_void_p), ("source", ctypes.c_uint64),
+        ("source_array", ctypes.c_void_p), ("source_pitch", ctypes.c_size_t),
+        *((f"destination_{name}", ctypes.c_size_t) for name in ("x", "y")),
+        ("destination_type", ctypes.c_uint), ("destination_host", ctypes.c_void_p), ("destination", ctypes.c_uint64),
+        ("destination_array", ctypes.c_void_p), ("destination_pitch", ctypes.c_size_t),
+        ("width", ctypes.c_size_t), ("height", ctypes.c_size_t),
+    )  # fmt: skip
 
 
 class Export(NamedTuple):
@@ -57,6 +72,7 @@ class CudaDriver:
             "cuIpcOpenMemHandle_v2": (ctypes.POINTER(address), _Handle, ctypes.c_uint),  # type: ignore[dict-item]
             "cuIpcCloseMemHandle": (address,),
             "cuMemcpyAsync": (address, address, size, stream),
+            "cuMemcpy2DAsync_v2": (ctypes.POINTER(_Rows), stream),  # type: ignore[dict-item]
             "cuGetErrorName": (ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)),  # type: ignore[dict-item]
             "cuInit": (ctypes.c_uint,),
             "cuDeviceGet": (ctypes.POINTER(ctypes.c_int), ctypes.c_int),  # type: ignore[dict-item]
@@ -114,6 +130,17 @@ class CudaDriver:
     def copy(self, destination: int, source: int, num_bytes: int, stream: int) -> None:
         """Post a copy between two addresses of devices, on a stream of that handle."""
         self._call("cuMemcpyAsync", destination, source, num_bytes, stream)
+
+    def copy_rows(
+        self, destination: int, source: int, num_bytes: int, pitches: tuple[int, int], num_rows: int, stream: int
+    ) -> None:
+        """The same, of `num_rows` rows of `num_bytes`; `pitches` are from row to row, the destination's first."""
+        rows = _Rows(
+            source_type=_UNIFIED, source=source, source_pitch=pitches[1],
+            destination_type=_UNIFIED, destination=destination, destination_pitch=pitches[0],
+            width=num_bytes, height=num_rows,
+        )  # fmt: skip
+        self._call("cuMemcpy2DAsync_v2", ctypes.byref(rows), stream)
 
     def _call(self, name: str, *arguments: object) -> None:
         code: int = self._functions[name](*arguments)

@@ -37,6 +37,7 @@ from pagewire.engine.model.shard import Shard
 from pagewire.engine.model_folder import ModelFolder
 from pagewire.engine.model_runner import ModelRunner
 from pagewire.engine.preemption import Preemption, PreemptionMode
+from pagewire.engine.ranks.rank_failed import RankFailed
 from pagewire.engine.ranks.rank_group import RankGroup
 from pagewire.engine.ranks.ranked_model import RankedModel
 from pagewire.engine.role_limits import roles_of, terms_of
@@ -112,7 +113,7 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1, backend: Bac
             opened.callback(os.close, pool_fd)
         try:
             engine = _assemble(config, clock, pool_fd, backend, failed)
-        except torch.OutOfMemoryError as error:
+        except (torch.OutOfMemoryError, RankFailed) as error:
             raise ValueError(f"device {config.device}: {str(error).partition('. See ')[0]}") from error
         failed.pop_all()
     return engine

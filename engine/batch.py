@@ -30,6 +30,7 @@ class Batch:
     draws: dict[str, Draw]  # by the sequence's name
     scorings: dict[str, Scoring]  # by the sequence's name
     adapted: tuple[AdaptedRows, ...] = ()
+    numbers: BatchNumbers | None = None  # what it was made of on the host, None where that is no batch of its own
 
     @classmethod
     def of(cls, step: Step, block_size: int, device: torch.device, host: torch.Tensor | None = None) -> Batch:
@@ -55,6 +56,7 @@ class Batch:
             draws=draws_of(grants),
             scorings=scorings_of(grants),
             adapted=adapted_rows(grants),
+            numbers=made,
         )
 
 

@@ -20,7 +20,8 @@ def kind_of(device: str) -> str:
 def devices_of(device: str, num_ranks: int) -> tuple[str, ...]:
     """Return the device of each rank, or the one that all share: `cuda:2` of two ranks is `cuda:2` and `cuda:3`.
 
-    Raises ValueError for what names no device, or not as many as there are ranks.
+    Those of CUDA have their numbers, `cuda` is `cuda:0`. Raises ValueError for what names no device, or not as many as
+    there are ranks.
     """
     names, kind = device.split(","), kind_of(device)
     if not all(re.fullmatch(NAME, name) for name in names):
@@ -29,16 +30,14 @@ def devices_of(device: str, num_ranks: int) -> tuple[str, ...]:
         raise ValueError(f"device {device}: the ranks of an engine compute on devices of one kind")
     if len(names) not in (1, num_ranks):
         raise ValueError(f"device {device}: {len(names)} devices for tensor_parallel {num_ranks}")
-    if len(names) > 1 or device == "cpu":
+    if kind == "cpu":
         return tuple(names)
-    first = _index(device)
-    return tuple(f"cuda:{first + rank}" for rank in range(num_ranks))
+    numbers = [int(name.partition(":")[2] or 0) for name in names]
+    if len(names) == 1:
+        numbers = [numbers[0] + rank for rank in range(num_ranks)]
+    return tuple(f"cuda:{number}" for number in numbers)
 
 
 def are_distinct(devices: Sequence[str]) -> bool:
     """Return whether each of several ranks has a GPU to itself, as NCCL wants it."""
-    return kind_of(devices[0]) == "cuda" and len(set(map(_index, devices))) == len(devices)
-
-
-def _index(name: str) -> int:
-    return int(name.partition(":")[2] or 0)
+    return kind_of(devices[0]) == "cuda" and len(set(devices)) == len(devices)

@@ -1,9 +1,9 @@
 """The memory of the KV pool: how many blocks a budget buys, and the tensors over them.
 
-On a CPU it may be shared with other processes through a file descriptor; on a device it is one allocation, which
+On a CPU it may be shared with other processes through a file descriptor; on a device it is an allocation, which
 `export` lets others map. Where each rank has a device the pool lies in as many parts, each with some heads of every
 block: what is done to whole blocks is done to all of them. Knows nothing of who holds a block.
-Invariant: bytes i of the parts, side by side, are block i of a pool in one part.
+Invariant: block i of each part, side by side, are block i of a pool in one part.
 """
 
 from __future__ import annotations
@@ -121,9 +121,10 @@ def on_device(device: torch.device) -> Iterator[None]:
 
 
 def _exported(memory: torch.Tensor) -> Export:
-    driver = CudaDriver(memory.get_device())
-    driver.use()
-    return driver.export(memory.data_ptr(), memory.nbytes)
+    with torch.cuda.device(memory.device):  # the calling thread's own again afterwards
+        driver = CudaDriver(memory.get_device())
+        driver.use()
+        return driver.export(memory.data_ptr(), memory.nbytes)
 
 
 def _mapped(num_bytes: int, fd: int) -> mmap.mmap:

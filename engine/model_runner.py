@@ -6,6 +6,8 @@ to the same places, so a failed step may be retried in parts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from pagewire.core.kv_layout import BlockOrder
@@ -95,16 +97,16 @@ class ModelRunner:
             replayed.read_tokens()  # there are none, but whoever hears of the step takes it for done
             return {}
         sealed = [grant for grant in step.grants if grant.seal]
+        if not sealed or self._layers_per_group == self._cache.layout.num_layers:
+            return self._compute(step, self._cache.pool, sealed=sealed)
 
         def wrote(layer: int) -> None:
             group, rest = divmod(layer + 1, self._layers_per_group)
             if rest == 0:
-                for grant in sealed:
-                    self._seal(grant, slice(layer + 1 - self._layers_per_group, layer + 1))
-                if self._layers_per_group < self._cache.layout.num_layers:
-                    on_group(step, group - 1)
+                self._seal(sealed, slice(layer + 1 - self._layers_per_group, layer + 1))
+                on_group(step, group - 1)
 
-        return self._compute(step, self._cache.pool, wrote if sealed else None)
+        return self._compute(step, self._cache.pool, wrote)
 
     @torch.inference_mode()
     def rehearse(self, num_tokens: int = 1, num_draws: int = 1) -> None:
@@ -126,20 +128,25 @@ class ModelRunner:
             )  # fmt: skip
             left -= draws
         with on_device(self._device):
-            self._compute(Step(grants=tuple(grants)), self._stage, None)
+            self._compute(Step(grants=tuple(grants)), self._stage)
 
     @torch.inference_mode()
     def rehearse_copies(self) -> None:
-        """Seal, copy, take out and put back the block of nobody: a device compiles what it needs for that."""
-        block = torch.zeros(1, dtype=torch.int64, device=self._device)
-        with on_device(self._device):
-            self._backend.zero_slots(self._stage, 0, 1)
-            self._backend.copy_blocks(self._stage, block, block)
-            self._backend.scatter_blocks(self._stage, block, self._backend.gather_blocks(self._stage, block))
+        """Seal, copy, take out and put back the block of nobody: each device compiles what it needs for that."""
+        for part in self._cache.parts:
+            stage, block = torch.zeros_like(part[:1]), torch.zeros(1, dtype=torch.int64, device=part.device)
+            with on_device(part.device):
+                self._backend.zero_slots(stage, 0, 1)
+                self._backend.copy_blocks(stage, block, block)
+                self._backend.scatter_blocks(stage, block, self._backend.gather_blocks(stage, block))
 
-    def _compute(self, step: Step, pool: torch.Tensor, wrote: OnLayer | None) -> dict[str, Computed]:
+    def _compute(
+        self, step: Step, pool: torch.Tensor, wrote: OnLayer | None = None, sealed: Sequence[Grant] = ()
+    ) -> dict[str, Computed]:
         batch = self._batch_of(step, self._cache.layout.block_size, pool.device, self._host)
         logits = self._model.forward(batch, pool, wrote)  # [n, V]
+        if sealed:
+            self._seal(sealed, slice(0, self._cache.layout.num_layers))
         if batch.draws or batch.scorings:
             return self._sampler.draw(logits, batch)
         self._wait()
@@ -156,9 +163,7 @@ class ModelRunner:
         assert self.graphs is not None
 
         def seal() -> None:
-            for grant in step.grants:
-                if grant.seal:
-                    self._seal(grant, slice(0, self._cache.layout.num_layers))
+            self._seal([grant for grant in step.grants if grant.seal], slice(0, self._cache.layout.num_layers))
 
         return self.graphs.run(step, bucket, seal)
 
@@ -166,14 +171,14 @@ class ModelRunner:
         if self._device.type == "cuda":  # nothing is read, but whoever hears of the step takes it for done
             torch.cuda.current_stream(self._device).synchronize()
 
-    def _seal(self, grant: Grant, layers: slice) -> None:
+    def _seal(self, grants: Sequence[Grant], layers: slice) -> None:
         # What the tail block held before belongs to somebody else; it must not leave the pod.
-        used = (grant.start + len(grant.tokens)) % self._cache.layout.block_size
-        if not used:
-            return
         for part in self._cache.parts:
             with on_device(part.device):
-                self._backend.zero_slots(part[:, layers], grant.block_ids[-1], used)
+                for grant in grants:
+                    if used := (grant.start + len(grant.tokens)) % self._cache.layout.block_size:
+                        self._backend.zero_slots(part[:, layers], grant.block_ids[-1], used)
+        for part in self._cache.parts:
             if part.device != self._device:  # else it is done when the step is
                 torch.cuda.current_stream(part.device).synchronize()
 

@@ -79,4 +79,5 @@ def pack(step: Step, block_size: int, device: torch.device, host: torch.Tensor |
         draws=draws_of(grants),
         scorings=scorings_of(grants),
         adapted=adapted_rows(grants),
+        numbers=made,
     )

@@ -103,6 +103,8 @@ def run(connection: socket.socket, pool_fd: int, config: EngineConfig) -> None:
     # A model, a setting or a device that cannot work: the front says it, in one line.
     except (ValueError, OSError, TransferFailed, RankLost) as error:
         front.send(CannotStart(reason=" ".join(str(error).split())))
+        if isinstance(error, RankLost):
+            os._exit(EXIT_CANNOT_START)  # as below
         sys.exit(EXIT_CANNOT_START)
     try:
         _serve(front, engine, exports)

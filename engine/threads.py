@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from pagewire.core import cores
+from pagewire.engine.devices import kind_of
 
 
 def set_threads(threads: int, num_ranks: int = 1, device: str = "cpu") -> None:
@@ -13,5 +14,5 @@ def set_threads(threads: int, num_ranks: int = 1, device: str = "cpu") -> None:
     Of several ranks each has an equal share of them, one at least. Beside a GPU 0 is one: what is left for a CPU to do
     is small, and threads that wait for the next of it would keep the cores from everybody else.
     """
-    all_threads = threads or (min(torch.get_num_threads(), cores.usable()) if device == "cpu" else 1)
+    all_threads = threads or (min(torch.get_num_threads(), cores.usable()) if kind_of(device) == "cpu" else 1)
     torch.set_num_threads(max(1, all_threads // num_ranks))

@@ -29,11 +29,17 @@ class Span(NamedTuple):
 
 
 class PartSpan(NamedTuple):
-    """A span from one part of a pool to one part of another, in bytes of these parts."""
+    """`rows` pieces of `length` bytes from one part of a pool to one part of another, at offsets in these parts.
+
+    On both sides one piece is behind the other by what a block has there.
+    """
 
     source_part: int
     destination_part: int
-    span: Span
+    source: int
+    destination: int
+    length: int
+    rows: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,25 +105,19 @@ def coalesce(spans: Iterable[Span]) -> list[Span]:
 def part_spans(spans: Sequence[Span], block_bytes: int, num_source: int, num_destination: int) -> list[PartSpan]:
     """Return spans of whole blocks, in bytes of pools that are one part, as they lie in so many parts of both pools.
 
-    Part i of P has bytes i / P to (i + 1) / P of each block, and nothing between them; P divides a block's bytes.
+    Part i of P has bytes i / P to (i + 1) / P of each block, and nothing between them; P divides a block's bytes. Where
+    a piece is all that both parts have of a block, those of adjacent blocks are one.
     """
     found: list[PartSpan] = []
     theirs, ours = block_bytes // num_source, block_bytes // num_destination
     cuts = sorted({*range(0, block_bytes, theirs), *range(0, block_bytes, ours), block_bytes})
     for start, end in pairwise(cuts):
         (source_part, source_at), (part, at) = divmod(start, theirs), divmod(start, ours)
-        is_whole = end - start == theirs == ours  # then blocks that are adjacent here are adjacent there
+        is_all = end - start == theirs == ours
         for span in spans:
             first, to, count = span.source // block_bytes, span.destination // block_bytes, span.length // block_bytes
-            runs = ((0, count),) if is_whole else ((each, 1) for each in range(count))
-            found += (
-                PartSpan(
-                    source_part,
-                    part,
-                    Span((first + each) * theirs + source_at, (to + each) * ours + at, length * (end - start)),
-                )
-                for each, length in runs
-            )
+            length, rows = ((end - start) * count, 1) if is_all else (end - start, count)
+            found.append(PartSpan(source_part, part, first * theirs + source_at, to * ours + at, length, rows))
     return found
 
 

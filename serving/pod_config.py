@@ -170,6 +170,11 @@ class PodConfig:
             raise ValueError("preemption swap needs host memory to swap to: set host_kv_memory")
         if not self.prefix_caching and (self.pin_prefix or self.preemption == "swap"):
             raise ValueError("pin_prefix and preemption swap use the prefix cache: they need prefix_caching")
+        if self.tensor_parallel > 1 and self.device != "cpu" and "nixl" in self.transports:
+            raise ValueError(
+                f"transports nixl reads one piece of memory: with tensor_parallel {self.tensor_parallel} on "
+                f"{self.device} the KV pool lies in as many"
+            )
         if not self.cluster_secret:
             raise ValueError("cluster_secret is empty: links would be open to anybody")
         host, _, dialled = self.advertise.rpartition(":")

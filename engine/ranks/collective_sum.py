@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import timedelta
 
 import torch
@@ -17,7 +19,7 @@ from torch._C import _distributed_c10d as c10d
 
 from pagewire.engine.model.shard import Shard
 from pagewire.engine.ranks.rank_lost import RankLost
-from pagewire.kvtransfer.transports.process_group import gloo, nccl
+from pagewire.kvtransfer.transports.process_group import ProcessGroup, gloo, nccl
 
 LOOPBACK = "127.0.0.1"
 
@@ -25,21 +27,21 @@ LOOPBACK = "127.0.0.1"
 class CollectiveSum:
     """Satisfies `Meeting`; all ranks make theirs at the same time, of the empty memory file `fd`.
 
-    None waits longer than `timeout_s`. Raises RankLost.
+    Who does not come is waited for as long as `timeout_s`: by gloo in each sum, by NCCL here. Raises RankLost.
     """
 
     def __init__(self, shard: Shard, device: torch.device, fd: int, timeout_s: float) -> None:
         self._timeout = timedelta(seconds=timeout_s)
-        self._is_on_device = device.type == "cuda"
+        self._options = c10d.AllreduceOptions()
+        self._options.asyncOp = False  # on a GPU in its turn on the stream that computes, not on one beside it
         path = f"/proc/self/fd/{os.dup(fd)}"  # never closed: the store opens it at its end too
         try:
             store = c10d.FileStore(path, shard.num_ranks)
             store.set_timeout(self._timeout)
-            self._group = (
-                nccl(store, shard.rank, shard.num_ranks, device, timeout_s, interface="lo")
-                if self._is_on_device
-                else gloo(store, shard.rank, shard.num_ranks, LOOPBACK, timeout_s)
-            )
+            if device.type == "cuda":
+                self._group = _met(lambda: _nccl(store, shard, device, timeout_s, self._options), timeout_s)
+            else:
+                self._group = gloo(store, shard.rank, shard.num_ranks, LOOPBACK, timeout_s)
         except RuntimeError as error:
             raise RankLost(f"the ranks do not meet: {error}") from None
 
@@ -47,10 +49,8 @@ class CollectiveSum:
         """Return the sum of all ranks' `[T, H]`, in place where that can be."""
         total = part.contiguous()
         try:
-            work = self._group.allreduce([total])
-            if self._is_on_device:
-                work.wait()  # our stream does, not we
-            else:
+            work = self._group.allreduce([total], self._options)
+            if work is not None:
                 work.wait(self._timeout)
         except RuntimeError as error:
             raise RankLost(f"another rank did not come to a sum: {error}") from None
@@ -64,3 +64,31 @@ class CollectiveSum:
     def _abort(self) -> None:
         with contextlib.suppress(RuntimeError):
             self._group.abort()
+
+
+def _nccl(
+    store: c10d.Store, shard: Shard, device: torch.device, timeout_s: float, options: c10d.AllreduceOptions
+) -> ProcessGroup:
+    """Return a group that has added up once: what NCCL makes at the first sum is made."""
+    torch.cuda.set_device(device)  # of this thread
+    group = nccl(store, shard.rank, shard.num_ranks, device, timeout_s, blocks=True, interface="lo")
+    group.allreduce([torch.zeros(1, device=device)], options)
+    torch.cuda.synchronize(device)
+    return group
+
+
+def _met(meet: Callable[[], ProcessGroup], timeout_s: float) -> ProcessGroup:
+    """Return what `meet` does, which may never end where another rank does not come. Raises RuntimeError."""
+    made: Future[ProcessGroup] = Future()
+
+    def run() -> None:
+        try:
+            made.set_result(meet())
+        except Exception as error:
+            made.set_exception(error)
+
+    threading.Thread(target=run, name="ranks-meet", daemon=True).start()
+    try:
+        return made.result(timeout_s)
+    except TimeoutError:
+        raise RuntimeError(f"not all were there within {timeout_s:g} s") from None

@@ -98,7 +98,7 @@ class Follower:
             failure = f"{type(error).__name__}: {error}"
         self.sum.finish(len(model_pass.tokens))
         if self._device.type == "cuda":
-            # Rank 0 touches our blocks next. What fails only here has failed on the device, and this rank with it.
+            # Behind our answer rank 0 touches our blocks. What fails here has failed on the device, and we with it.
             torch.cuda.current_stream(self._device).synchronize()
         return failure
 
@@ -120,7 +120,7 @@ def _mapped(
 
 
 def serve(line: RankLine, follower: Follower) -> None:
-    """Compute what rank 0 tells of, until it closes."""
+    """Compute what rank 0 tells of, until it closes. Raises RankLost."""
     told: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     is_over = threading.Event()
 
@@ -136,14 +136,9 @@ def serve(line: RankLine, follower: Follower) -> None:
             os._exit(EXIT_ALONE)
 
     threading.Thread(target=read, name="passes", daemon=True).start()
-    try:
-        while (data := told.get()) is not None:
-            line.send(follower.compute(ModelPass.from_bytes(data)).encode())
-    except RankLost as error:
-        log.critical("this rank is over: %s", error)
-        sys.exit(EXIT_ALONE)
-    finally:
-        is_over.set()
+    while (data := told.get()) is not None:
+        line.send(follower.compute(ModelPass.from_bytes(data)).encode())
+    is_over.set()
 
 
 def main(argv: list[str]) -> None:
@@ -171,8 +166,12 @@ def main(argv: list[str]) -> None:
         sys.exit(EXIT_ALONE)
     line.send(b"")
     peers = [socket.socket(fileno=fd) for fd in peer_fds]
-    follower.sum.connect(meet(shard, config.devices, parts_fd, peers, config.stall_s))
-    serve(line, follower)
+    try:
+        follower.sum.connect(meet(shard, config.devices, parts_fd, peers, config.stall_s))
+        serve(line, follower)
+    except Exception as error:  # a lost rank, or a device that failed
+        log.critical("this rank is over: %s", error, exc_info=not isinstance(error, RankLost))
+        os._exit(EXIT_ALONE)  # a device may stand in a sum that nobody else comes to: no interpreter ends over it
 
 
 if __name__ == "__main__":

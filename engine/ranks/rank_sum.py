@@ -1,7 +1,8 @@
 """The sums of a pass over all ranks, of which there is a fixed number.
 
-Invariant: a rank that fails within a pass takes part in the rest of its sums, with zeros (`finish`), so that nobody
-waits for it and all begin the next pass together. Knows nothing of how parts are added up.
+Invariants: a rank that fails within a pass takes part in the rest of its sums, with zeros (`finish`), so that nobody
+waits for it and all begin the next pass together; one that cannot even do that is lost, for its next sum would meet the
+others' last. Knows nothing of how parts are added up.
 """
 
 from __future__ import annotations
@@ -44,11 +45,16 @@ class RankSum:
 
     def finish(self, num_rows: int) -> None:
         """End a pass of so many rows: take part in the sums that are left of it. Raises RankLost."""
-        missing = self._per_pass - self._num_summed
-        if self._meeting is not None:
+        missing, self._num_summed = self._per_pass - self._num_summed, 0
+        if not missing or self._meeting is None:
+            return
+        try:
+            part = torch.empty(num_rows, self._hidden_size, dtype=self._dtype, device=self._device)
             for _ in range(missing):
-                self(torch.zeros(num_rows, self._hidden_size, dtype=self._dtype, device=self._device))
-        self._num_summed = 0
+                self._meeting.sum(part.zero_())  # a sum may overwrite it
+        except Exception as error:
+            self.close()
+            raise RankLost(f"a pass that failed cannot be ended: {error}") from error
 
     def close(self) -> None:
         """Let go of the others."""

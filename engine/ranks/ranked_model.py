@@ -6,6 +6,7 @@ them failed has failed here too.
 
 from __future__ import annotations
 
+import traceback
 from itertools import accumulate
 
 import torch
@@ -15,6 +16,7 @@ from pagewire.engine.kv_cache import KVCache
 from pagewire.engine.model.decoder import Decoder
 from pagewire.engine.model.shard import Shard
 from pagewire.engine.ranks.model_pass import ModelPass
+from pagewire.engine.ranks.rank_failed import RankFailed
 from pagewire.engine.ranks.rank_group import RankGroup
 from pagewire.engine.ranks.rank_lost import RankLost
 from pagewire.kernels.decoder_stack import OnLayer
@@ -38,32 +40,34 @@ class RankedModel:
         return self._model.arithmetic
 
     def forward(self, batch: Batch, pool: torch.Tensor, wrote: OnLayer | None = None) -> torch.Tensor:
-        """See `Model`. Raises RuntimeError where another rank failed, RankLost where it is gone.
-
-        `wrote` hears of a layer once its sum is there: by then every rank has written its heads.
+        """See `Model`; when it returns every rank has written its heads. Raises RankFailed where another rank failed,
+        RankLost where it is gone.
         """
-        ragged = batch.ragged
+        ragged, numbers = batch.ragged, batch.numbers
+        assert numbers is not None, "there are no graphs of several ranks"
         assert ragged.spilled is None, "what is spilled lies in one rank's memory"
+        assert wrote is None, "whether all ranks succeed is known at the end alone"
         self._group.begin(
             ModelPass(
                 query_lens=ragged.query_lens,
                 kv_lens=ragged.kv_lens,
                 adapters=_adapters(batch),
-                block_table=tuple(map(tuple, ragged.block_table.tolist())),
-                tokens=tuple(batch.token_ids.tolist()),
+                block_table=tuple(map(tuple, numbers.block_table.tolist())),
+                tokens=tuple(numbers.token_ids.tolist()),
                 on_stage=pool.data_ptr() != self._pool.data_ptr(),
             )
         )
         try:
-            logits = self._model.forward(batch, pool[:, :, :, : self._num_heads], wrote)
+            logits = self._model.forward(batch, pool[:, :, :, : self._num_heads])
         except RankLost:
             raise
-        except BaseException:
+        except BaseException as error:
+            traceback.clear_frames(error.__traceback__)  # what it held is room that the end of the pass may need
             self._group.end(ragged.num_rows)
             raise
         failures = self._group.end(ragged.num_rows)
         if failures:
-            raise RuntimeError("; ".join(failures))
+            raise RankFailed("; ".join(failures))
         return logits
 
 

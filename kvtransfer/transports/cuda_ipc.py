@@ -20,22 +20,22 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import struct
 import threading
 import time
 from collections.abc import Sequence
 
 import torch
 
-from pagewire.core.cuda_driver import EXPORT_BYTES, HANDLE_BYTES, CudaDriver, Export
+from pagewire.core.cuda_driver import CudaDriver, Export
 from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed, TransferTimeout
 from pagewire.core.token_door import TOKEN_BYTES
 from pagewire.kvtransfer.carrier import Carrier, Line, Move, spans
 from pagewire.kvtransfer.outbox import Batch
-from pagewire.kvtransfer.plan import PartSpan, part_spans
+from pagewire.kvtransfer.plan import PartSpan, Span, part_spans
 from pagewire.kvtransfer.transport import BlockMemory, Flow
+from pagewire.kvtransfer.transports.cuda_card import NUM_EVENTS, CudaCard
 from pagewire.kvtransfer.transports.descriptor_post import DescriptorPost, fetch_descriptor
-from pagewire.kvtransfer.transports.device_pool import NUM_EVENTS, DevicePool
+from pagewire.kvtransfer.transports.device_pool import DevicePool
 from pagewire.kvtransfer.transports.lifeline import Hold, Lifeline
 from pagewire.kvtransfer.transports.line import SocketLine
 from pagewire.kvtransfer.transports.polling import until
@@ -50,10 +50,6 @@ MAX_PLACES = 4
 LOOK_S = 0.002  # of looking for a copy's end in each turn of the loop; then once in `PAUSE_S`
 PAUSE_S = 0.0005
 MAX_SPANS = 16  # that the loop posts itself; each takes some microseconds
-# Magic, blocks, token, how many parts the pool has, how many events | the parts | the events | the address of a socket
-_CARD = struct.Struct(f"<4sQ{TOKEN_BYTES}sII")
-_MAGIC = b"PWD3"
-MAX_PARTS = 64
 _NO_EVENT = NUM_EVENTS  # a tag: nothing was recorded, what is there is there
 TIMEOUT_S = 10.0
 
@@ -99,8 +95,11 @@ class CudaIpcOutlet:
             self._post = post = DescriptorPost(self._shm_dir, self._lifeline.fd, token)
         except OSError as error:
             raise TransferFailed(f"no socket in {self._shm_dir or 'this network namespace'}: {error}") from error
-        head = _CARD.pack(_MAGIC, self._pool.num_blocks, token, len(exports), len(events))
-        return b"".join((head, *(export.to_bytes() for export in exports), *events, post.address))
+        told = CudaCard(
+            num_blocks=self._pool.num_blocks, token=token, parts=tuple(exports), events=tuple(events),
+            address=post.address,
+        )  # fmt: skip
+        return told.to_bytes()
 
     def tag(self, batch: Batch) -> int:
         """Return the event that was recorded last: blocks are handed on after they were recorded; see `Outlet`."""
@@ -137,31 +136,25 @@ class CudaIpcInlet:
         self._given_up = threading.Event()
         self._looking = asyncio.Lock()
         self._hold: Hold | None = None
-        self._source_blocks = 0
-        self._driver: CudaDriver | None = None
-        self._mapped: list[int] = []  # where the source's allocations begin here
-        self._sources: list[int] = []  # where its block 0 lies in each part
+        self._num_blocks = 0  # of the source
+        self._num_parts = 0
+        self._drivers: dict[int, CudaDriver] = {}  # of our devices
+        self._mapped: list[tuple[CudaDriver, int]] = []  # where the source's allocations begin here
+        self._sources: dict[tuple[int, int], int] = {}  # where its block 0 lies, by its part and our device
         self._events: list[torch.cuda.Event] = []
 
     async def open(self, card: bytes) -> None:
         """Fetch the lifeline and map the source's pool; see `Inlet`."""
-        if len(card) < _CARD.size:
-            raise TransferFailed(f"a card of {len(card)} bytes")
-        magic, self._source_blocks, token, num_parts, num_events = _CARD.unpack_from(card)
-        is_known = magic == _MAGIC and num_events in (0, NUM_EVENTS)  # none of a pool that a front has mapped
-        first_event = _CARD.size + num_parts * EXPORT_BYTES
-        end = first_event + num_events * HANDLE_BYTES
-        if not is_known or not 0 < num_parts <= MAX_PARTS or len(card) <= end:
-            raise TransferFailed("not the card of a CUDA source")
-        if self._pool.block_bytes % num_parts:
-            raise TransferFailed(f"blocks of {self._pool.block_bytes} bytes do not lie in {num_parts} equal parts")
+        told = CudaCard.from_bytes(card)
+        size, num_parts = self._pool.block_bytes, len(told.parts)
+        if size % num_parts:
+            raise TransferFailed(f"blocks of {size} bytes do not lie in {num_parts} equal parts")
         try:
-            self._hold = Hold(await fetch_descriptor(card[end:], token, self.line))
+            self._hold = Hold(await fetch_descriptor(told.address, told.token, self.line))
         except OSError as error:
             raise TransferFailed(f"the source cannot be reached on this host: {error}") from error
-        parts = [card[at : at + EXPORT_BYTES] for at in range(_CARD.size, first_event, EXPORT_BYTES)]
-        events = [card[at : at + HANDLE_BYTES] for at in range(first_event, end, HANDLE_BYTES)]
-        await self._worker.run(self._map, list(map(Export.from_bytes, parts)), events)
+        await self._worker.run(self._map, told)
+        self._num_blocks, self._num_parts = told.num_blocks, num_parts
 
     async def arrived(self, ready: Ready) -> None:
         """Nothing is on its way; see `Inlet`."""
@@ -173,16 +166,17 @@ class CudaIpcInlet:
             raise StreamLost("the stream is not open")
         if not (0 <= ready.tag < len(self._events) or ready.tag == _NO_EVENT):
             raise ContractBroken(f"event {ready.tag} of {len(self._events)}")
-        whole = spans(ready, moves, self._pool, self._source_blocks)
-        copies = part_spans(whole, self._pool.block_bytes, len(self._sources), len(self._pool.parts))
-        copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        whole = spans(ready, moves, self._pool, self._num_blocks)
+        num_copies = len(whole) * max(self._num_parts, len(self._pool.parts))
+        copied = [torch.cuda.Event() for _ in self._pool.streams]  # type: ignore[no-untyped-call]
         try:
-            if len(copies) <= MAX_SPANS and self._is_written(ready.tag):
-                self._post(copies, copied)
+            if num_copies <= MAX_SPANS and self._is_written(ready.tag):
+                self._post(whole, copied)
             else:
-                await self._worker.finish(self._given_up.set, self._post_behind, ready.tag, copies, copied)
+                await self._worker.finish(self._given_up.set, self._post_behind, ready.tag, whole, copied)
         finally:
-            await self._ended(copied)
+            for each in copied:
+                await self._ended(each)
         if not self._hold.is_held:
             raise StreamLost("the source has let go of its blocks")
         return ()
@@ -198,19 +192,23 @@ class CudaIpcInlet:
             self._hold.close()
         self._worker.close(self._unmap)
 
-    def _map(self, exports: Sequence[Export], events: list[bytes]) -> None:
-        self._driver = driver = CudaDriver(self._pool.device_index)
-        driver.use()
-        num_bytes = self._source_blocks * self._pool.block_bytes // len(exports)
-        for export in exports:
+    def _map(self, card: CudaCard) -> None:
+        """Map each part of the source for those of our devices that take something of it."""
+        self._drivers = {index: CudaDriver(index) for index in self._pool.streams}
+        size, num_parts = self._pool.block_bytes, len(card.parts)
+        num_bytes = card.num_blocks * size // num_parts
+        block = part_spans([Span(0, 0, size)], size, num_parts, len(self._pool.parts))
+        for part, index in sorted({(each.source_part, self._pool.devices[each.destination_part]) for each in block}):
+            driver, export = self._drivers[index], card.parts[part]
+            driver.use()
             base = driver.map(export.handle)
-            self._mapped.append(base)
+            self._mapped.append((driver, base))
             if export.offset + num_bytes > driver.size(base):  # what lies behind it on this device is others'
                 raise TransferFailed(f"a pool that ends at {export.offset + num_bytes} of {driver.size(base)} bytes")
-            self._sources.append(base + export.offset)
+            self._sources[part, index] = base + export.offset
         try:
-            device = torch.device("cuda", self._pool.device_index)
-            self._events = [_event(device, handle) for handle in events]
+            device = torch.device("cuda", self._pool.devices[0])
+            self._events = [_event(device, handle) for handle in card.events]
         except RuntimeError as error:
             raise TransferFailed(f"the source's events cannot be opened: {error}") from None
 
@@ -218,28 +216,39 @@ class CudaIpcInlet:
         """Return whether what was announced behind that event of the source's is written."""
         return event == _NO_EVENT or _has_happened(self._events[event])
 
-    def _post_behind(self, event: int, copies: Sequence[PartSpan], copied: torch.cuda.Event) -> None:
+    def _post_behind(self, event: int, whole: Sequence[Span], copied: Sequence[torch.cuda.Event]) -> None:
         """Post once that event has happened; for a thread."""
         if not until(lambda: self._is_written(event), self._timeout_s, self._given_up):
             if self._given_up.is_set():
                 raise StreamLost("the stream is closed")
             raise TransferTimeout(f"the source's device did not write its blocks within {self._timeout_s} s")
-        self._post(copies, copied)
+        self._post(whole, copied)
 
-    def _post(self, copies: Sequence[PartSpan], copied: torch.cuda.Event) -> None:
-        """Have the copy stream copy; `copied` happens when it has, whatever of it could be posted."""
-        if self._driver is None or self._given_up.is_set():
+    def _post(self, whole: Sequence[Span], copied: Sequence[torch.cuda.Event]) -> None:
+        """Have our devices copy; an event of each happens when it has, whatever of it could be posted."""
+        if not self._mapped or self._given_up.is_set():
             raise StreamLost("the stream is not open")
-        stream, sources, targets = self._pool.copies, self._sources, self._pool.addresses
+        copies = part_spans(whole, self._pool.block_bytes, self._num_parts, len(self._pool.parts))
         try:
-            self._driver.use()
-            try:
-                for source, target, (start, to, length) in copies:
-                    self._driver.copy(targets[target] + to, sources[source] + start, length, stream.cuda_stream)
-            finally:
-                copied.record(stream)
+            for (index, stream), event in zip(self._pool.streams.items(), copied, strict=True):
+                self._drivers[index].use()
+                try:
+                    for each in copies:
+                        if self._pool.devices[each.destination_part] == index:
+                            self._copy(each, index, stream.cuda_stream)
+                finally:
+                    event.record(stream)
         except RuntimeError as error:
             raise StreamLost(f"a copy between devices failed: {error}") from None
+
+    def _copy(self, span: PartSpan, index: int, stream: int) -> None:
+        driver, part = self._drivers[index], self._pool.parts[span.destination_part]
+        source, destination = self._sources[span.source_part, index] + span.source, part.data_ptr() + span.destination
+        if span.rows == 1:
+            driver.copy(destination, source, span.length, stream)
+        else:
+            pitches = (part.shape[1], self._pool.block_bytes // self._num_parts)
+            driver.copy_rows(destination, source, span.length, pitches, span.rows, stream)
 
     async def _ended(self, copied: torch.cuda.Event) -> None:
         """Return when it has happened, or nothing was recorded: not sooner when cancelled, no copy is called back."""
@@ -255,13 +264,14 @@ class CudaIpcInlet:
 
     def _unmap(self) -> None:
         self._events = []
-        if self._driver is None:
-            return
         try:
-            self._pool.copies.synchronize()  # what was posted, it all goes over this stream
+            for stream in self._pool.streams.values() if self._mapped else ():
+                stream.synchronize()  # what was posted, it all goes over these
         finally:
             while self._mapped:
-                self._driver.unmap(self._mapped.pop())
+                driver, base = self._mapped.pop()
+                driver.use()
+                driver.unmap(base)
 
 
 async def _happened(event: torch.cuda.Event) -> None:

@@ -24,8 +24,7 @@ from pagewire.core.cuda_driver import CudaDriver, Export
 from pagewire.core.errors import TransferFailed
 from pagewire.kvtransfer.carrier import Move
 from pagewire.kvtransfer.plan import PartSpan, Span, coalesce, part_spans
-
-NUM_EVENTS = 64
+from pagewire.kvtransfer.transports.cuda_card import NUM_EVENTS
 
 
 class DevicePool:
@@ -41,9 +40,9 @@ class DevicePool:
             if not part.is_contiguous():
                 raise ValueError("a pool whose blocks do not lie one behind the other")
         self.parts = parts
-        self._streams = {part.device: torch.cuda.Stream(part.device) for part in parts}  # type: ignore[no-untyped-call]
-        self.copies = self._streams[self.device]
-        self.events = [_interprocess_event() for _ in range(num_events)]
+        self.streams = {index: torch.cuda.Stream(index) for index in self.devices}  # type: ignore[no-untyped-call]
+        with torch.cuda.device(self.devices[0]):
+            self.events = [_interprocess_event() for _ in range(num_events)]
         self._writes = [0]  # how many; shared with splits
         self._splits: dict[int, DevicePool] = {}
         self._mappings: list[_Mapping] = []
@@ -97,14 +96,9 @@ class DevicePool:
         return tuple(part.data_ptr() for part in self.parts)
 
     @property
-    def device(self) -> torch.device:
-        """The device of the first part."""
-        return self.parts[0].device
-
-    @property
-    def device_index(self) -> int:
-        """Which device of this process has the first part."""
-        return self.parts[0].get_device()
+    def devices(self) -> tuple[int, ...]:
+        """Which device of this process has each part."""
+        return tuple(part.get_device() for part in self.parts)
 
     @property
     def has_writes(self) -> bool:
@@ -165,7 +159,7 @@ class DevicePool:
     def copy_out(self, block_ids: Sequence[int], out: torch.Tensor) -> None:
         """Copy blocks into the rows of `out` `[n, block_bytes]` on any device. Raises IndexError."""
         if self.has_writes:
-            for stream in self._streams.values():
+            for stream in self.streams.values():
                 stream.wait_event(self.events[self.last_write])
         self._copy([(self._checked(block_id), row) for row, block_id in enumerate(block_ids)], self.parts, (out,))
 
@@ -185,10 +179,10 @@ class DevicePool:
         size = self.block_bytes
         spans = coalesce([Span(row * size, to * size, size) for row, to in pairs])
         with contextlib.ExitStack() as streams:
-            for stream in self._streams.values():
+            for stream in self.streams.values():
                 streams.enter_context(torch.cuda.stream(stream))
             copy_spans(part_spans(spans, size, len(source), len(destination)), source, destination)
-        for stream in self._streams.values():
+        for stream in self.streams.values():
             stream.synchronize()
 
 
@@ -226,16 +220,22 @@ class _Mapping:
 def copy_spans(
     spans: Iterable[PartSpan], sources: Sequence[torch.Tensor], destinations: Sequence[torch.Tensor]
 ) -> None:
-    """Post copies between contiguous tensors of bytes, the parts of two pools, on the current streams."""
-    for source_part, part, (start, to, length) in spans:
-        source, destination = sources[source_part].view(-1), destinations[part].view(-1)
-        destination[to : to + length].copy_(source[start : start + length], non_blocking=True)
+    """Post copies between the parts of two pools, `[N, part_bytes]` each, on the current streams."""
+    for span in spans:
+        source = _rows(sources[span.source_part], span.source, span)
+        _rows(destinations[span.destination_part], span.destination, span).copy_(source, non_blocking=True)
+
+
+def _rows(part: torch.Tensor, start: int, span: PartSpan) -> torch.Tensor:
+    """Return the pieces of a span in a part: `[rows, length]`."""
+    return part.as_strided((span.rows, span.length), (part.shape[1], 1), part.storage_offset() + start)
 
 
 def _exported(part: torch.Tensor) -> Export:
-    driver = CudaDriver(part.get_device())
-    driver.use()
-    return driver.export(part.data_ptr(), part.nbytes)
+    with torch.cuda.device(part.device):  # the calling thread's own again afterwards
+        driver = CudaDriver(part.get_device())
+        driver.use()
+        return driver.export(part.data_ptr(), part.nbytes)
 
 
 def _interprocess_event() -> torch.cuda.Event:

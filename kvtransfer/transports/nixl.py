@@ -156,7 +156,7 @@ class _OnDevice(Protocol):
     """A pool on CUDA devices, told by its looks: its class would bring torch in."""
 
     addresses: tuple[int, ...]
-    device_index: int
+    devices: tuple[int, ...]
 
 
 def _region(memory: BlockMemory) -> Region:
@@ -164,5 +164,5 @@ def _region(memory: BlockMemory) -> Region:
     if isinstance(memory, PoolMemory):
         return Region(memory.address, num_bytes)
     if isinstance(memory, _OnDevice) and len(memory.addresses) == 1:
-        return Region(memory.addresses[0], num_bytes, memory.device_index)
+        return Region(memory.addresses[0], num_bytes, memory.devices[0])
     raise TransferFailed("this pool cannot be registered")

@@ -19,6 +19,7 @@ _NCCL_ENVIRONMENT = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "TORCH_NCCL_ENABLE_MONITORING": "0",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "NCCL_RAS_ENABLE": "0",  # a service that listens as long as the process lives
 }
 
 
@@ -33,8 +34,8 @@ class ProcessGroup(Protocol):
         """Fill the tensors with what a rank sends."""
         ...
 
-    def allreduce(self, tensors: list[torch.Tensor]) -> c10d.Work:
-        """Fill the tensors with the sum of all ranks'."""
+    def allreduce(self, tensors: list[torch.Tensor], options: c10d.AllreduceOptions) -> c10d.Work | None:
+        """Fill the tensors with the sum of all ranks'; None where the current stream does, in its turn."""
         ...
 
     def abort(self) -> None:
@@ -52,20 +53,28 @@ def gloo(store: c10d.Store, rank: int, size: int, host: str, timeout_s: float) -
 
 
 def nccl(
-    store: c10d.Store, rank: int, size: int, device: torch.device, timeout_s: float, interface: str = ""
+    store: c10d.Store,
+    rank: int,
+    size: int,
+    device: torch.device,
+    timeout_s: float,
+    *,
+    blocks: bool = False,
+    interface: str = "",
 ) -> ProcessGroup:
-    """Return rank `rank` of `size` on `device`, once all are there; they meet on `interface`, any for "".
+    """Return rank `rank` of `size` on `device`; they meet on `interface`, any for "".
 
+    Where it `blocks` all are there then, or it waits for them for ever; else the first call waits, for `timeout_s`.
     What NCCL reads of the environment is set there, unless it is already.
     """
     if interface:
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")  # that, and none whose name begins so
     for name, value in _NCCL_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("TORCH_NCCL_NONBLOCKING_TIMEOUT", str(math.ceil(timeout_s)))
     options = c10d.ProcessGroupNCCL.Options()
     options._timeout = timedelta(seconds=timeout_s)
-    options.config.blocking = 0  # a blocking init waits for its peer for ever
+    options.config.blocking = int(blocks)
     group = c10d.ProcessGroupNCCL(store, rank, size, options)
     group.eager_connect_single_device(device)
     return cast(ProcessGroup, group)

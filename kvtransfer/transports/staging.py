@@ -38,7 +38,7 @@ class Staging:
 
 def device_of(memory: BlockMemory) -> torch.device:
     """Return where a pool lies."""
-    return memory.device if isinstance(memory, DevicePool) else torch.device("cpu")
+    return torch.device("cuda", memory.devices[0]) if isinstance(memory, DevicePool) else torch.device("cpu")
 
 
 def gather(memory: BlockMemory, block_ids: Sequence[int], staging: Staging) -> None:

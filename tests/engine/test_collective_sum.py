@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,10 +19,11 @@ from engine_runs import engine, greedy, run_all, spec
 from ranked_engines import ranked
 
 from pagewire.engine.model.shard import Shard
-from pagewire.engine.ranks import meeting, rank_group
+from pagewire.engine.ranks import collective_sum, meeting, rank_group
 from pagewire.engine.ranks.collective_sum import CollectiveSum
 from pagewire.engine.ranks.rank_lost import RankLost
 from pagewire.engine.ranks.rank_sum import RankSum
+from pagewire.kvtransfer.transports.process_group import ProcessGroup
 
 TinyModel = Callable[[str], Path]
 
@@ -91,6 +93,27 @@ def test_ranks_that_do_not_meet_are_lost_at_the_deadline() -> None:
             CollectiveSum(Shard(rank=0, num_ranks=2), CPU, fd, 0.3)
     finally:
         os.close(fd)
+
+
+def test_ranks_that_do_not_meet_at_all_are_waited_for_no_longer() -> None:
+    """As where NCCL waits for a rank that does not come: for ever, in a thread that is left to it."""
+    never = threading.Event()
+
+    def meet() -> ProcessGroup:
+        never.wait(20)
+        raise AssertionError
+
+    with pytest.raises(RuntimeError, match=r"not all were there within 0\.05 s"):
+        collective_sum._met(meet, 0.05)
+    never.set()
+
+
+def test_how_a_meeting_failed_is_said() -> None:
+    def meet() -> ProcessGroup:
+        raise RuntimeError("NCCL error 5")
+
+    with pytest.raises(RuntimeError, match="NCCL error 5"):
+        collective_sum._met(meet, 20.0)
 
 
 def test_an_engine_computes_with_it(tiny: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from pagewire.engine.kv_cache import KVCache
 from pagewire.engine.model.families import native_architecture
 from pagewire.engine.model.hf_config import NotNative
 from pagewire.engine.model_folder import ModelFolder
+from pagewire.engine.ranks.rank_failed import RankFailed
 from pagewire.kernels.torch_backend import TorchBackend
 
 TinyModel = Callable[[str], Path]
@@ -177,14 +178,26 @@ def test_a_device_that_is_not_here_is_refused_before_the_model_is_looked_at() ->
         assemble(EngineConfig(model="nowhere", role=Role.COLOCATED, device=absent), MonotonicClock())
 
 
-def test_a_device_with_too_little_memory_is_named(tiny: TinyModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What PyTorch raises for it; that it raises it can be seen on a device alone."""
+@pytest.mark.parametrize(
+    ("error", "named"),
+    [
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. See documentation for PyTorch"),
+            "CUDA out of memory. Tried to allocate 20.00 GiB",
+        ),
+        (RankFailed("rank 1: OutOfMemoryError: CUDA out of memory"), "rank 1: OutOfMemoryError: CUDA out of memory"),
+    ],
+)
+def test_a_device_with_too_little_memory_is_named(
+    tiny: TinyModel, monkeypatch: pytest.MonkeyPatch, error: Exception, named: str
+) -> None:
+    """What PyTorch raises for it, and another rank says; that it raises it can be seen on a device alone."""
 
     def too_little(*_: object) -> KVCache:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. See documentation for PyTorch")
+        raise error
 
     monkeypatch.setattr(KVCache, "open", too_little)
-    with pytest.raises(ValueError, match=r"^device cpu: CUDA out of memory. Tried to allocate 20.00 GiB$"):
+    with pytest.raises(ValueError, match=f"^device cpu: {named}$"):
         engine(tiny("llama"))
 
 

@@ -106,6 +106,56 @@ def test_ranks_at_different_sums_have_lost_one_another() -> None:
                 there.result(20)
 
 
+class Scripted:
+    """A meeting that does in each sum what a test says, with what is shown to it."""
+
+    def __init__(self, *outcomes: Exception | None) -> None:
+        self.outcomes = list(outcomes)
+        self.shown: list[list[float]] = []
+        self.is_closed = False
+
+    def sum(self, part: torch.Tensor) -> torch.Tensor:
+        self.shown.append(part.flatten().tolist())
+        if self.outcomes and (error := self.outcomes.pop(0)) is not None:
+            raise error
+        return part.fill_(9.0)  # as where a sum takes its part's place
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def scripted(*outcomes: Exception | None) -> tuple[RankSum, Scripted]:
+    total, meeting = (
+        RankSum(per_pass=4, hidden_size=2, dtype=torch.float32, device=torch.device("cpu")),
+        Scripted(*outcomes),
+    )
+    total.connect(meeting)
+    return total, meeting
+
+
+def test_a_pass_is_ended_with_a_zero_for_each_sum_that_is_left() -> None:
+    total, meeting = scripted()
+    total(torch.ones(1, 2))
+    total.finish(3)
+    assert meeting.shown == [[1.0] * 2, *[[0.0] * 6] * 3]
+    for _ in range(4):
+        total(torch.ones(1, 2))
+    total.finish(3)
+    assert len(meeting.shown) == 8, "all were there"
+
+
+@pytest.mark.parametrize("error", [MemoryError("no room"), RuntimeError("the device has failed"), RankLost("gone")])
+def test_a_rank_that_cannot_end_a_pass_is_lost(error: Exception) -> None:
+    """Its next sum would meet the others' last, and take their numbers for its own."""
+    total, meeting = scripted(None, None, error)
+    total(torch.ones(1, 2))
+    with pytest.raises(RankLost, match=f"a pass that failed cannot be ended: {error}"):
+        total.finish(1)
+    assert meeting.is_closed
+    with pytest.raises(RankLost, match="have parted"):
+        total(torch.ones(1, 2))
+
+
 def test_a_sum_after_a_lost_one_fails_without_waiting() -> None:
     with memory(2) as (fd, ends):
         total = RankSum(per_pass=1, hidden_size=4, dtype=torch.float32, device=torch.device("cpu"))

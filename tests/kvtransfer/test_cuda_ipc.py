@@ -26,8 +26,9 @@ from pagewire.core.token_door import TOKEN_BYTES
 from pagewire.kvtransfer.plan import Span, coalesce, part_spans
 from pagewire.kvtransfer.transport import ShipmentKey
 from pagewire.kvtransfer.transports import cuda_ipc
+from pagewire.kvtransfer.transports.cuda_card import NUM_EVENTS
 from pagewire.kvtransfer.transports.cuda_ipc import MAX_SPANS, CudaIpcInlet
-from pagewire.kvtransfer.transports.device_pool import NUM_EVENTS, DevicePool, copy_spans
+from pagewire.kvtransfer.transports.device_pool import DevicePool, copy_spans
 from pagewire.kvtransfer.wire import Ready
 
 KEY = ShipmentKey(1, 1)

@@ -188,31 +188,27 @@ def test_spans_of_whole_blocks_are_found_in_the_parts_of_both_pools(
     destinations = [part.copy() for part in np.split(np.full_like(source, 255), parts[1], axis=1)]
     whole = coalesce(Span(block * size, to * size, size) for to, block in moves.items())
     found = part_spans(whole, size, *parts)
-    for source_part, part, span in found:
-        apply([span], view(sources[source_part]), view(destinations[part]))
+    for span in found:
+        for row in range(span.rows):
+            piece = Span(span.source + row * size // parts[0], span.destination + row * size // parts[1], span.length)
+            apply([piece], view(sources[span.source_part]), view(destinations[span.destination_part]))
     assert np.array_equal(np.concatenate(destinations, axis=1), expected)
-    if parts[0] == parts[1]:
-        assert len(found) == len(whole) * parts[0], "runs of blocks stay runs"
+    pieces = len({*range(0, size, size // parts[0]), *range(0, size, size // parts[1])})
+    assert len(found) == len(whole) * pieces, "a run of blocks is one span for each piece"
 
 
-def test_runs_of_blocks_stay_runs_where_parts_are_alike_and_go_block_by_block_where_not() -> None:
+def test_pieces_that_are_all_of_a_block_in_both_parts_are_one_and_others_rows() -> None:
     run = [Span(12, 36, 24), Span(60, 0, 12)]  # blocks 1 and 2 to 3 and 4, block 5 to 0
-    assert part_spans(run, 12, 1, 1) == [PartSpan(0, 0, span) for span in run]
+    assert part_spans(run, 12, 1, 1) == [PartSpan(0, 0, *span) for span in run]
     assert part_spans(run, 12, 2, 2) == [
-        PartSpan(part, part, span) for part in (0, 1) for span in (Span(6, 18, 12), Span(30, 0, 6))
-    ]
+        PartSpan(0, 0, 6, 18, 12), PartSpan(0, 0, 30, 0, 6), PartSpan(1, 1, 6, 18, 12), PartSpan(1, 1, 30, 0, 6),
+    ]  # fmt: skip
     assert part_spans(run, 12, 2, 1) == [
-        PartSpan(part, 0, span)
-        for part in (0, 1)
-        for span in (
-            Span(6, 36 + 6 * part, 6),
-            Span(12, 48 + 6 * part, 6),
-            Span(30, 6 * part, 6),
-        )
-    ]
+        PartSpan(0, 0, 6, 36, 6, 2), PartSpan(0, 0, 30, 0, 6), PartSpan(1, 0, 6, 42, 6, 2), PartSpan(1, 0, 30, 6, 6),
+    ]  # fmt: skip
+    assert part_spans(run, 12, 1, 2) == [
+        PartSpan(0, 0, 12, 18, 6, 2), PartSpan(0, 0, 60, 0, 6), PartSpan(0, 1, 18, 18, 6, 2), PartSpan(0, 1, 66, 0, 6),
+    ]  # fmt: skip
     assert part_spans(run[1:], 12, 2, 3) == [
-        PartSpan(0, 0, Span(30, 0, 4)),
-        PartSpan(0, 1, Span(34, 0, 2)),
-        PartSpan(1, 1, Span(30, 2, 2)),
-        PartSpan(1, 2, Span(32, 0, 4)),
-    ]
+        PartSpan(0, 0, 30, 0, 4), PartSpan(0, 1, 34, 0, 2), PartSpan(1, 1, 30, 2, 2), PartSpan(1, 2, 32, 0, 4),
+    ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any
 
@@ -48,3 +49,10 @@ def test_a_number_has_its_bounds(name: str, wrong: tuple[float, ...], right: tup
             config(**{name: value})
     for value in right:
         assert getattr(config(**{name: value}), name) == value
+
+
+@pytest.mark.parametrize(("device", "ranks", "refused"), [("cuda", 2, True), ("cuda", 1, False), ("cpu", 2, False)])
+def test_a_pool_in_parts_is_none_of_nixls(device: str, ranks: int, refused: bool) -> None:
+    settings = {"device": device, "tensor_parallel": ranks, "transports": "nixl,grpc"}
+    with pytest.raises(ValueError, match="nixl reads one piece of memory") if refused else contextlib.nullcontext():
+        config(**settings)

@@ -36,7 +36,7 @@ EXEMPT = {
     "engine/ranks/rank_line.py": "lengths and bytes between the ranks of one pod, over a socket pair",
     "engine/ranks/follower.py": "hands what rank 0 of its pod sends to `engine/ranks/model_pass.py`",
     "engine/config.py": "an argument of a child process, which our own front wrote",
-    "kvtransfer/transports/cuda_ipc.py": "a card of fixed layout and an address, behind a proof; opening it needs CUDA",
+    "kvtransfer/transports/cuda_ipc.py": "hands the card to `cuda_card.py`, which is fuzzed",
     "kvtransfer/transports/nixl.py": "a card of fixed layout behind a proof; opening it is NIXL's own",
     "router/tool_desk.py": "a number out of a digest of ours",
     "router/connection_state.py": "counts of the kernel's about a connection",

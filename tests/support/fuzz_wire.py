@@ -21,6 +21,7 @@ from fuzz_parser import Parser
 
 from pagewire.core.cache_events import CacheEvents
 from pagewire.core.clock import ManualClock
+from pagewire.core.cuda_driver import Export
 from pagewire.core.engine_messages import EngineMessage
 from pagewire.core.errors import PeerMismatch, TransferFailed, Unauthenticated
 from pagewire.core.fingerprint import Fingerprint
@@ -50,6 +51,7 @@ from pagewire.kvtransfer.outbox import Outbox
 from pagewire.kvtransfer.ticket import TicketClaims, TicketKey
 from pagewire.kvtransfer.transport import Flow, ShipmentKey, TransferCounters
 from pagewire.kvtransfer.transports.communicator import Rendezvous
+from pagewire.kvtransfer.transports.cuda_card import NUM_EVENTS, CudaCard
 from pagewire.kvtransfer.transports.line import SocketLine
 from pagewire.kvtransfer.transports.shm import ShmInlet
 from pagewire.kvtransfer.transports.tcp import TcpInlet
@@ -353,6 +355,10 @@ def _payloads() -> list[bytes]:
     return [struct.pack("<I", len(ready)) + ready + payload]
 
 
+CUDA_CARD = CudaCard(
+    num_blocks=9, token=bytes(TOKEN_BYTES), parts=(Export(bytes(64), 512),) * 2, events=(bytes(64),) * NUM_EVENTS,
+    address=b"\0socket",
+)  # fmt: skip
 RENDEZVOUS = Rendezvous(host="127.0.0.1", port=29500, name=bytes(16), idle_s=60.0)
 
 # ---------------------------------------------------------------------------------------------------------------- Redis
@@ -576,6 +582,14 @@ PARSERS = (
         files=("kvtransfer/transports/tcp.py", "kvtransfer/transports/line.py"),
         mutate=fields,
         cost=4,
+    ),
+    Parser(
+        name="CUDA card",
+        parse=CudaCard.from_bytes,
+        seeds=lambda: [CUDA_CARD.to_bytes(), dataclasses.replace(CUDA_CARD, events=()).to_bytes()],
+        errors=(TransferFailed,),
+        files=("kvtransfer/transports/cuda_card.py", "core/cuda_driver.py"),
+        mutate=fields,
     ),
     Parser(
         name="collective card",

@@ -20,7 +20,8 @@ from pagewire.core.cuda_driver import HANDLE_BYTES, Export
 from pagewire.core.errors import TransferFailed
 from pagewire.kvtransfer.memory import PoolMemory
 from pagewire.kvtransfer.transports import cuda_ipc
-from pagewire.kvtransfer.transports.device_pool import NUM_EVENTS, DevicePool
+from pagewire.kvtransfer.transports.cuda_card import NUM_EVENTS
+from pagewire.kvtransfer.transports.device_pool import DevicePool
 
 
 class PretendedDevice:
@@ -108,6 +109,16 @@ class PretendedDriver:
             raise TransferFailed("the test says so")
         device.post(lambda: ctypes.memmove(destination, source, num_bytes))
 
+    def copy_rows(
+        self, destination: int, source: int, num_bytes: int, pitches: tuple[int, int], num_rows: int, _stream: object
+    ) -> None:
+        def copy() -> None:
+            for row in range(num_rows):
+                ctypes.memmove(destination + row * pitches[0], source + row * pitches[1], num_bytes)
+
+        self._device.num_copies += 1
+        self._device.post(copy)
+
 
 class PretendedPool(DevicePool):
     """A pool on that device, a part in each of the `hosts`; its events are never recorded, but by a test."""
@@ -115,13 +126,13 @@ class PretendedPool(DevicePool):
     def __init__(self, device: PretendedDevice, *hosts: PoolMemory) -> None:
         self.hosts = hosts
         self.parts = tuple(torch.frombuffer(host.view, dtype=torch.uint8).view(host.num_blocks, -1) for host in hosts)
-        self.copies: Any = _Stream(device)
+        self.streams: Any = {0: _Stream(device)}
         self.events: list[Any] = []
         self._writes = [0]
 
     @property
-    def device_index(self) -> int:
-        return 0
+    def devices(self) -> tuple[int, ...]:
+        return (0,) * len(self.parts)
 
     def split(self, count: int) -> DevicePool:
         assert count == 1
