@@ -11,14 +11,10 @@ which `use` was called. Invariant: a failure is a TransferFailed that names CUDA
 from __future__ import annotations
 
 import ctypes
-import struct
-from typing import NamedTuple
 
+from pagewire.core.cuda_export import HANDLE_BYTES, Export
 from pagewire.core.errors import TransferFailed
 
-HANDLE_BYTES = 64  # CU_IPC_HANDLE_SIZE
-_EXPORT = struct.Struct(f"<{HANDLE_BYTES}sQ")
-EXPORT_BYTES = _EXPORT.size
 _UNIFIED = 4  # CU_MEMORYTYPE_UNIFIED: an address says which device it is of
 _LAZY_PEER_ACCESS = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 
@@ -39,24 +35,6 @@ class _Rows(ctypes.Structure):
         ("destination_array", ctypes.c_void_p), ("destination_pitch", ctypes.c_size_t),
         ("width", ctypes.c_size_t), ("height", ctypes.c_size_t),
     )  # fmt: skip
-
-
-class Export(NamedTuple):
-    """How another process of this host maps memory of ours: the allocation's handle, and where in it ours begins."""
-
-    handle: bytes  # HANDLE_BYTES long
-    offset: int  # bytes
-
-    def to_bytes(self) -> bytes:
-        """Return it as `EXPORT_BYTES` bytes."""
-        return _EXPORT.pack(self.handle, self.offset)
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Export:
-        """Return what `to_bytes` was of; raises ValueError on another number of bytes."""
-        if len(data) != _EXPORT.size:
-            raise ValueError(f"an export of {len(data)} bytes")
-        return cls(*_EXPORT.unpack(data))
 
 
 class CudaDriver:

@@ -256,7 +256,7 @@ async def _map(ready: EngineReady, pool_fd: int, devices: Sequence[str]) -> PodM
 
 def _map_devices(devices: Sequence[str], exports: Sequence[bytes], sizes: dict[str, int]) -> PodMemory:
     # Fronts of pools in host memory start without torch.
-    from pagewire.core.cuda_driver import Export  # noqa: PLC0415
+    from pagewire.core.cuda_export import Export  # noqa: PLC0415
     from pagewire.kvtransfer.transports.device_pool import DevicePool  # noqa: PLC0415
 
     return DevicePool.map(devices, tuple(map(Export.from_bytes, exports)), **sizes)

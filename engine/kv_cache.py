@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import torch
 
 from pagewire.core import pages
-from pagewire.core.cuda_driver import CudaDriver, Export
+from pagewire.core.cuda_driver import CudaDriver
+from pagewire.core.cuda_export import Export
 from pagewire.core.kv_layout import BlockOrder, KVLayout
 from pagewire.core.kv_sizing import KVSizing
 from pagewire.engine.model.shard import Shard

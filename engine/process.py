@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from pagewire.core import garbage
 from pagewire.core.clock import MonotonicClock
-from pagewire.core.cuda_driver import Export
+from pagewire.core.cuda_export import Export
 from pagewire.core.engine_messages import Became, CannotStart, EngineMessage, Pong
 from pagewire.core.errors import TransferFailed
 from pagewire.engine import frames

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pagewire.core.cuda_driver import Export
+from pagewire.core.cuda_export import Export
 from pagewire.core.errors import TransferFailed
 from pagewire.core.heap import give_back
 from pagewire.core.kv_layout import BlockOrder, KVLayout

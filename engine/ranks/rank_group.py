@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 
-from pagewire.core.cuda_driver import Export
+from pagewire.core.cuda_export import Export
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.model.shard import Shard
 from pagewire.engine.ranks.meeting import meet

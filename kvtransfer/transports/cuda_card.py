@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from pagewire.core.cuda_driver import EXPORT_BYTES, HANDLE_BYTES, Export
+from pagewire.core.cuda_export import EXPORT_BYTES, HANDLE_BYTES, Export
 from pagewire.core.errors import TransferFailed
 from pagewire.core.token_door import TOKEN_BYTES
 

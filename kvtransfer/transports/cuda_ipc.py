@@ -26,7 +26,8 @@ from collections.abc import Sequence
 
 import torch
 
-from pagewire.core.cuda_driver import CudaDriver, Export
+from pagewire.core.cuda_driver import CudaDriver
+from pagewire.core.cuda_export import Export
 from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed, TransferTimeout
 from pagewire.core.token_door import TOKEN_BYTES
 from pagewire.kvtransfer.carrier import Carrier, Line, Move, spans

@@ -20,7 +20,8 @@ from collections.abc import Iterable, Sequence
 import torch
 import xxhash
 
-from pagewire.core.cuda_driver import CudaDriver, Export
+from pagewire.core.cuda_driver import CudaDriver
+from pagewire.core.cuda_export import Export
 from pagewire.core.errors import TransferFailed
 from pagewire.kvtransfer.carrier import Move
 from pagewire.kvtransfer.plan import PartSpan, Span, coalesce, part_spans

@@ -16,7 +16,7 @@ import pytest
 from pretended_device import PretendedDevice, PretendedPool, pretended_pool, unwritten_events
 from transport_rigs import BLOCK_BYTES, FAST, NUM_BLOCKS, SECRET, Recorder, RecordingSink, dial_to, running, serving
 
-from pagewire.core.cuda_driver import EXPORT_BYTES, Export
+from pagewire.core.cuda_export import EXPORT_BYTES, Export
 from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed, TransferTimeout
 from pagewire.core.token_door import TOKEN_BYTES
 from pagewire.kvtransfer.carrier import Carrier

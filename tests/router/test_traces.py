@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 from fake_pod import FakePod
 from otlp_receiver import Got, OtlpReceiver
+from patience import comes_true_later
 from router_rig import StartRouter
 
 from pagewire.client import AsyncClient
@@ -44,9 +45,11 @@ async def test_each_attempt_is_a_span_and_its_pod_is_told_which(start: StartRout
         router.http.headers["x-correlation-id"] = "session-7"
         assert (await router.complete("hello", max_tokens=4, temperature=0.5)).status_code == 200
         spans = await came(receiver, 1)
-        async with asyncio.timeout(20):  # what is received is counted when its answer is there
-            while await router.metric("pagewire_router_trace_spans_exported_total") != len(spans):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+
+        async def is_counted() -> bool:
+            return await router.metric("pagewire_router_trace_spans_exported_total") == len(spans)
+
+        assert await comes_true_later(is_counted, within_s=20)  # once their receiver's answer is there
     assert {span.trace_id for span in spans} == {TRACE_ID}
     (server,) = [span for span in spans if span.parent_id == SPAN_ID]
     assert not server.is_error

@@ -21,7 +21,7 @@ from fuzz_parser import Parser
 
 from pagewire.core.cache_events import CacheEvents
 from pagewire.core.clock import ManualClock
-from pagewire.core.cuda_driver import Export
+from pagewire.core.cuda_export import Export
 from pagewire.core.engine_messages import EngineMessage
 from pagewire.core.errors import PeerMismatch, TransferFailed, Unauthenticated
 from pagewire.core.fingerprint import Fingerprint
@@ -588,7 +588,7 @@ PARSERS = (
         parse=CudaCard.from_bytes,
         seeds=lambda: [CUDA_CARD.to_bytes(), dataclasses.replace(CUDA_CARD, events=()).to_bytes()],
         errors=(TransferFailed,),
-        files=("kvtransfer/transports/cuda_card.py", "core/cuda_driver.py"),
+        files=("kvtransfer/transports/cuda_card.py", "core/cuda_export.py"),
         mutate=fields,
     ),
     Parser(

@@ -16,7 +16,7 @@ import pytest
 import torch
 from transport_rigs import BLOCK_BYTES, NUM_BLOCKS, pool
 
-from pagewire.core.cuda_driver import HANDLE_BYTES, Export
+from pagewire.core.cuda_export import HANDLE_BYTES, Export
 from pagewire.core.errors import TransferFailed
 from pagewire.kvtransfer.memory import PoolMemory
 from pagewire.kvtransfer.transports import cuda_ipc

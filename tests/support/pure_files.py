@@ -7,6 +7,7 @@ PURE_FILES = (
     "core/block_hash.py",
     "core/cache_events.py",
     "core/cache_quota.py",
+    "core/cuda_export.py",
     "core/distribution.py",
     "core/documents.py",
     "core/engine_messages.py",
