@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -39,12 +40,12 @@ follower.main(sys.argv[1:])
 
 
 @contextlib.contextmanager
-def met(num_ranks: int, timeout_s: float = 20.0) -> Iterator[list[CollectiveSum]]:
+def met(num_ranks: int) -> Iterator[list[CollectiveSum]]:
     fd = os.memfd_create("ranks")
     try:
         with ThreadPoolExecutor(num_ranks) as threads:
             shards = [Shard(rank=rank, num_ranks=num_ranks) for rank in range(num_ranks)]
-            made = [threads.submit(CollectiveSum, shard, CPU, fd, timeout_s) for shard in shards]
+            made = [threads.submit(CollectiveSum, shard, CPU, fd, 20.0) for shard in shards]
             sums = [each.result(30) for each in made]
         yield sums
         for each in sums:
@@ -82,8 +83,10 @@ def test_a_pass_that_failed_is_ended_with_zeros() -> None:
 
 
 def test_a_rank_that_does_not_come_to_a_sum_is_lost_at_the_deadline() -> None:
-    with met(2, timeout_s=0.3) as (one, _), pytest.raises(RankLost, match="did not come to a sum"):
-        one.sum(torch.zeros(2, 4))
+    with met(2) as (one, _):
+        one._timeout = timedelta(seconds=0.3)
+        with pytest.raises(RankLost, match="did not come to a sum"):
+            one.sum(torch.zeros(2, 4))
 
 
 def test_ranks_that_do_not_meet_are_lost_at_the_deadline() -> None:
