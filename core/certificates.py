@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
+
+_NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME, which the module ssl has no name for
 
 File = str | Path | None
 """Where a PEM file is; there is none where this is empty."""
@@ -38,6 +40,32 @@ def show(context: ssl.SSLContext, cert: str | Path, key: str | Path) -> None:
         _read(path)
     with _named(f"{cert} and {key} are no certificate with its key"):
         context.load_cert_chain(cert, key, password=passphrase)
+
+
+def over_at(cert: str | Path, key: str | Path) -> float:
+    """Return when the certificate in these files is over, in seconds of Unix time; raises ValueError as `show`.
+
+    The standard library reads a certificate for those alone that it is shown to, so we meet ourselves.
+    """
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    show(server, cert, key)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
+    client.verify_mode = ssl.CERT_REQUIRED
+    with _named(f"{cert} cannot be read"):
+        client.load_verify_locations(cert)
+        there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+        seeing, showing = client.wrap_bio(back, there), server.wrap_bio(there, back, server_side=True)
+        while True:
+            try:
+                seeing.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                with suppress(ssl.SSLWantReadError):
+                    showing.do_handshake()
+    shown = seeing.getpeercert()
+    assert shown is not None, "it was asked for"
+    return ssl.cert_time_to_seconds(str(shown["notAfter"]))
 
 
 def believe(context: ssl.SSLContext, ca: str | Path) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +34,7 @@ from pagewire.engine.running_engine import RunningEngine
 from pagewire.kvtransfer.offers import Offers
 from pagewire.serving.block_index import BlockIndex
 from pagewire.serving.cache_feed import CacheFeed
+from pagewire.serving.certificate_expiry import CertificateExpiry
 from pagewire.serving.doors import Doors
 from pagewire.serving.handshake import Identity
 from pagewire.serving.lifecycle import Lifecycle
@@ -172,8 +174,10 @@ class Front:
             ends.callback(self.lifecycle.stopped)
             ends.push_async_callback(service.aclose)
             self.address = self.config.advertise or doors.address
+            expiry = CertificateExpiry([(config.tls_cert, config.tls_key)])
             collector = LoadCollector(
-                self._about(), self.load, self._counters_of(service), service.gauges, self._step_counts,
+                self._about(), self.load, self._counters_of(service),
+                lambda: itertools.chain(service.gauges(), expiry.samples()), self._step_counts,
                 pids={"front": os.getpid(), "engine": self.engine.pid}, devices=self.engine.ready.devices,
             )  # fmt: skip
             registration = Registration(

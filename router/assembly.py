@@ -48,6 +48,7 @@ from pagewire.router.role_changes import RoleChanges
 from pagewire.router.rpc import SERVICE, Inference, reflect
 from pagewire.router.sampling_defaults import sampling_defaults
 from pagewire.serving.block_index import BlockIndex
+from pagewire.serving.certificate_expiry import CertificateExpiry
 from pagewire.serving.grpc_server import GrpcServer
 from pagewire.serving.grpc_service import Patience
 from pagewire.serving.handshake import Identity
@@ -100,6 +101,7 @@ class Router:
         metrics.watch_requests({model: model.counts for model in self.models}, config.name)
         metrics.ejected.set_function(lambda: sum(len(model.pool.ejected()) for model in self.models))
         metrics.watch_dials(lambda: self.fleet.broken_dials)
+        metrics.watch_certificates(CertificateExpiry(config.certificates))
         metrics.waiting.set_function(lambda: sum(model.entrance.num_waiting for model in self.models))
         for slo in next(iter(self.models)).entrance.gate.judges:
             metrics.slo_active.labels(slo).set_function(partial(self._num_refusing, slo, self.clock))

@@ -222,6 +222,11 @@ class RouterConfig:
         tls.check()
         return tls
 
+    @property
+    def certificates(self) -> tuple[tuple[str, str], ...]:
+        """What is shown to callers and to pods, each with its key; empty where nothing is."""
+        return (self.edge_cert, self.edge_key), (self.tls_cert, self.tls_key)
+
     def rebalance_rules(self) -> Rules:
         """Return what the rebalancer goes by; raises ValueError."""
         return Rules(

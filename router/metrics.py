@@ -22,6 +22,8 @@ from pagewire.router.pods import PodPool
 from pagewire.router.refusals import Refused
 from pagewire.router.request_counts import MET_OR_MISSED, RequestCounts
 from pagewire.router.request_metrics import RequestCollector, Titled
+from pagewire.serving.certificate_expiry import CertificateExpiry
+from pagewire.serving.sample import families
 from pagewire.serving.tracing import Tracing
 
 TTFT_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
@@ -157,6 +159,10 @@ class RouterMetrics:
         """Show what each model's requests came to; `engine` is this router's name. Call once."""
         self.registry.register(RequestCollector(models, engine))
 
+    def watch_certificates(self, expiry: CertificateExpiry) -> None:
+        """Show when they are over: call once."""
+        self.registry.register(_Certificates(expiry))
+
     def watch_tracing(self, tracing: Tracing) -> None:
         """Show what became of spans: call once."""
         self.registry.register(_Traces(tracing))
@@ -189,6 +195,17 @@ class _Total(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield it."""
         yield CounterMetricFamily(self._name, self._text, value=self._value())
+
+
+class _Certificates(Collector):
+    """Reads, at scrape time, when certificates are over."""
+
+    def __init__(self, expiry: CertificateExpiry) -> None:
+        self._expiry = expiry
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield what is known."""
+        yield from families(self._expiry.samples(), "pagewire_router_", {})
 
 
 class _Traces(Collector):

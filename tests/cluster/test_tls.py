@@ -46,8 +46,8 @@ class Started:
 
 
 @contextlib.contextmanager
-def cluster(folder: Path, tls: Path, logs: Path, keys: Path) -> Iterator[str]:
-    """Start a prefill pod, a decode pod and a router that know each other by certificates; yields the router's URL."""
+def cluster(folder: Path, tls: Path, logs: Path, keys: Path) -> Iterator[list[dict[str, Any]]]:
+    """Start a prefill pod, a decode pod and a router that know each other by certificates; yields what they say."""
     started: list[Started] = []
     known = redis_rig.certificates(logs / "redis")  # of an authority of its own
     with redis_rig.server(redis_rig.REDIS, logs / "redis", mutual=known) as redis:
@@ -63,7 +63,7 @@ def cluster(folder: Path, tls: Path, logs: Path, keys: Path) -> Iterator[str]:
             ):
                 shown = ("--tls-cert", str(tls / f"{name}.pem"), "--tls-key", str(tls / f"{name}.key"))
                 started.append(Started(role, logs / f"{role}.log", *common, *shown, *flags, **environ))
-            yield started[-1].said["http"]
+            yield [each.said for each in started]
             for each in reversed(started):
                 each.process.send_signal(signal.SIGTERM)
                 assert each.process.wait(60) == 0
@@ -87,8 +87,11 @@ def test_a_prompt_is_shipped_between_processes_over_mutual_tls(tmp_path: Path) -
     keys = tmp_path / "keys.toml"
     keys.write_text(f"[tenants.acme]\nkeys = ['{key['line']}']\n")
     context = ssl.create_default_context(cafile=tls / "ca.pem")
-    with cluster(folder, tls, tmp_path, keys) as url, httpx.Client(base_url=url, verify=context, timeout=60) as client:
-        assert url.startswith("https://")
+    with (
+        cluster(folder, tls, tmp_path, keys) as (_, decode, router),
+        httpx.Client(base_url=router["http"], verify=context, timeout=60) as client,
+    ):
+        assert router["http"].startswith("https://")
         give_up_s = time.monotonic() + START_S
         while (health := client.get("/health")).json()["pods"] != {"prefill": 1, "decode": 1, "colocated": 0}:
             assert time.monotonic() < give_up_s, health.text
@@ -105,3 +108,7 @@ def test_a_prompt_is_shipped_between_processes_over_mutual_tls(tmp_path: Path) -
             report = answer["pagewire"]["report"]
             assert (report["placement"], report["transport"]) == ("remote", "grpc")
             assert report["blocks_shipped"] == report["manifest_blocks"] > 0
+        for shown, name in (("/metrics", "router"), (decode["metrics"], "pod")):
+            told = client.get(shown, headers={"authorization": f"Bearer {key['key']}"}).text
+            (line,) = [each for each in told.splitlines() if f'file="{tls / name}.pem"' in each]
+            assert float(line.rpartition(" ")[2]) == pytest.approx(time.time() + 30 * 86_400, abs=600)

@@ -31,6 +31,7 @@ ALERTS = {
     "PagewireExposedTransfer": "alert-exposed-transfer",
     "PagewireLinkFallback": "alert-link-fallback",
     "PagewireOrphanLeases": "alert-orphan-leases",
+    "PagewireCertificateExpiry": "alert-certificate-expiry",
 }
 # What the dashboard asks for that comes with vLLM, examples/online_serving/prometheus_grafana/grafana.json.
 ASKED_BY_VLLM = {
