@@ -45,27 +45,38 @@ def show(context: ssl.SSLContext, cert: str | Path, key: str | Path) -> None:
 def over_at(cert: str | Path, key: str | Path) -> float:
     """Return when the certificate in these files is over, in seconds of Unix time; raises ValueError as `show`.
 
-    The standard library reads a certificate for those alone that it is shown to, so we meet ourselves.
+    The standard library reads a certificate for those alone that it is shown to, so we meet ourselves: as a server, and
+    where it is for clients alone, as one.
     """
+    try:
+        told = _met(cert, key, is_client=False)
+    except ssl.SSLError:
+        with _named(f"{cert} cannot be read"):
+            told = _met(cert, key, is_client=True)
+    return ssl.cert_time_to_seconds(told)
+
+
+def _met(cert: str | Path, key: str | Path, *, is_client: bool) -> str:
+    """Return the end of a certificate that a client or a server shows; raises ssl.SSLError where it is not for that."""
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
     show(server, cert, key)
-    client.check_hostname = False
-    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
-    client.verify_mode = ssl.CERT_REQUIRED
-    with _named(f"{cert} cannot be read"):
-        client.load_verify_locations(cert)
-        there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
-        seeing, showing = client.wrap_bio(back, there), server.wrap_bio(there, back, server_side=True)
-        while True:
-            try:
-                seeing.do_handshake()
-                break
-            except ssl.SSLWantReadError:
-                with suppress(ssl.SSLWantReadError):
-                    showing.do_handshake()
-    shown = seeing.getpeercert()
-    assert shown is not None, "it was asked for"
-    return ssl.cert_time_to_seconds(str(shown["notAfter"]))
+    show(client, cert, key)
+    looking = server if is_client else client
+    looking.load_verify_locations(cert)
+    looking.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
+    looking.verify_mode = ssl.CERT_REQUIRED
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = client.wrap_bio(back, there), server.wrap_bio(there, back, server_side=True)
+    is_over = [False, False]
+    while not all(is_over):  # each turn moves bytes, or raises
+        for number, end in enumerate(ends):
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+                is_over[number] = True
+    told = ends[is_client].getpeercert()
+    assert told is not None, "it was asked for"
+    return str(told["notAfter"])
 
 
 def believe(context: ssl.SSLContext, ca: str | Path) -> None:

@@ -22,6 +22,7 @@ from pagewire.engine.ranks.rank_lost import RankLost
 from pagewire.kvtransfer.transports.process_group import ProcessGroup, gloo, nccl
 
 LOOPBACK = "127.0.0.1"
+ABORT_S = 2.0  # an interpreter should not end beside it
 
 
 class CollectiveSum:
@@ -59,7 +60,9 @@ class CollectiveSum:
     def close(self) -> None:
         """Give the group up, which is a matter of this rank alone: destroying it were everybody's."""
         # NCCL waits for what runs on the device, which may be a sum that nobody else comes to.
-        threading.Thread(target=self._abort, name="ranks-abort", daemon=True).start()
+        aborting = threading.Thread(target=self._abort, name="ranks-abort", daemon=True)
+        aborting.start()
+        aborting.join(ABORT_S)
 
     def _abort(self) -> None:
         with contextlib.suppress(RuntimeError):

@@ -165,6 +165,8 @@ def main(argv: list[str]) -> None:
         line.send(" ".join(str(error).split()).encode())
         sys.exit(EXIT_ALONE)
     line.send(b"")
+    if line.receive() is None:  # another rank cannot start
+        sys.exit(EXIT_ALONE)
     peers = [socket.socket(fileno=fd) for fd in peer_fds]
     try:
         follower.sum.connect(meet(shard, config.devices, parts_fd, peers, config.stall_s))

@@ -103,6 +103,8 @@ class RankGroup:
         refused = [said for said in self._outcomes() if said]
         if refused:
             raise ValueError("; ".join(refused))
+        for line in self._lines:
+            line.send(b"")  # all are there: who has loaded first shall not wait for the others in a meeting's deadline
         shard = Shard(num_ranks=self.num_ranks)
         self._sum.connect(meet(shard, self._config.devices, self._parts_fd, self._peers, timeout_s))
         for line in self._lines:

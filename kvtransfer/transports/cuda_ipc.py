@@ -118,7 +118,10 @@ class CudaIpcOutlet:
         self._worker.close()
 
     def _export(self) -> tuple[Sequence[Export], list[bytes]]:
-        return self._pool.export(), [_handle(event) for event in self._pool.events]
+        if not self._pool.events:
+            return self._pool.export(), []
+        with torch.cuda.device(self._pool.devices[0]):  # an event is of the device on which its handle is asked for
+            return self._pool.export(), [_handle(event) for event in self._pool.events]
 
 
 class CudaIpcInlet:
@@ -176,8 +179,7 @@ class CudaIpcInlet:
             else:
                 await self._worker.finish(self._given_up.set, self._post_behind, ready.tag, whole, copied)
         finally:
-            for each in copied:
-                await self._ended(each)
+            await self._ended(copied)
         if not self._hold.is_held:
             raise StreamLost("the source has let go of its blocks")
         return ()
@@ -251,17 +253,25 @@ class CudaIpcInlet:
             pitches = (part.shape[1], self._pool.block_bytes // self._num_parts)
             driver.copy_rows(destination, source, span.length, pitches, span.rows, stream)
 
-    async def _ended(self, copied: torch.cuda.Event) -> None:
-        """Return when it has happened, or nothing was recorded: not sooner when cancelled, no copy is called back."""
-        cancelled: asyncio.CancelledError | None = None
-        while not _has_happened(copied):
-            try:
-                async with self._looking:  # one at a time: copies end in the order in which they were posted
-                    await _happened(copied)
-            except asyncio.CancelledError as error:
-                cancelled = error
-        if cancelled is not None:
-            raise cancelled
+    async def _ended(self, copied: Sequence[torch.cuda.Event]) -> None:
+        """Return when all have happened, or nothing was recorded: not sooner when cancelled or where one of our devices
+        has failed, no copy is called back.
+        """
+        failed: BaseException | None = None
+        for event in copied:
+            while True:
+                try:
+                    if _has_happened(event):
+                        break
+                    async with self._looking:  # one at a time: copies end in the order in which they were posted
+                        await _happened(event)
+                except asyncio.CancelledError as error:
+                    failed = error
+                except StreamLost as error:  # of this device; others go on
+                    failed = failed or error
+                    break
+        if failed is not None:
+            raise failed
 
     def _unmap(self) -> None:
         self._events = []

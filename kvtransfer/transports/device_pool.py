@@ -42,8 +42,7 @@ class DevicePool:
                 raise ValueError("a pool whose blocks do not lie one behind the other")
         self.parts = parts
         self.streams = {index: torch.cuda.Stream(index) for index in self.devices}  # type: ignore[no-untyped-call]
-        with torch.cuda.device(self.devices[0]):
-            self.events = [_interprocess_event() for _ in range(num_events)]
+        self.events = [_interprocess_event() for _ in range(num_events)]
         self._writes = [0]  # how many; shared with splits
         self._splits: dict[int, DevicePool] = {}
         self._mappings: list[_Mapping] = []

@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -241,6 +242,33 @@ def test_where_rank_0_fails_alone_the_others_do_not_wait(
         assert error is not None
         assert (error.cause, "rank 0 alone" in error.message) == ("poisoned", True)
         assert heard.tokens == expected
+
+
+def test_what_a_failed_pass_held_is_let_go_before_it_is_ended(tiny: TinyModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it failed for want of memory, zeros for what is left of its sums have to have some."""
+    with ranked(tiny("llama")) as built:
+        model, group = built.runner._model._model, built.ranks  # type: ignore[attr-defined]
+        assert group is not None
+        held: list[weakref.ref[torch.Tensor]] = []
+        kept: list[bool] = []
+        end = group.end
+
+        def failing(_batch: Any, _pool: torch.Tensor, _wrote: Any = None) -> torch.Tensor:
+            activations = torch.zeros(1000)
+            held.append(weakref.ref(activations))
+            raise torch.OutOfMemoryError("no room")
+
+        def ending(num_rows: int) -> tuple[str, ...]:
+            kept.extend(each() is not None for each in held)
+            said: tuple[str, ...] = end(num_rows)
+            return said
+
+        monkeypatch.setattr(model, "forward", failing)
+        monkeypatch.setattr(group, "end", ending)
+        heard = run_all(built.loop, [spec("a", [1, 2], greedy(2))])
+        assert heard.ends["a"].error is not None
+        assert kept
+        assert not any(kept)
 
 
 def test_where_all_ranks_fail_that_sequence_fails_alone(tiny: TinyModel) -> None:

@@ -134,6 +134,56 @@ async def test_pools_in_parts_are_copied_piece_by_piece(device: PretendedDevice,
     await until(lambda: device.num_unmapped == parts[0])
 
 
+@pytest.mark.parametrize("source_parts", [1, 2, 4])
+async def test_each_of_our_devices_copies_for_itself(device: PretendedDevice, source_parts: int) -> None:
+    """And maps what it takes from, no more; nobody's placement ends before the last of them."""
+    other = device.another()
+    async with opened(device, parts=(source_parts, 2)) as ends:
+        assert len(ends.inlet._mapped) == max(source_parts, 2)
+        other.is_running = False
+        placing = ends.placing(1, 2, 3, 60)
+        await until(lambda: other.num_posted == max(source_parts, 2) + 1)  # two runs of its half of the pieces
+        await asyncio.sleep(0.02)
+        assert (device.num_posted, placing.done()) == (0, False)
+        placing.cancel()
+        await asyncio.sleep(0.02)
+        assert not placing.done(), "no copy is called back, on any device"
+        other.run()
+        with pytest.raises(asyncio.CancelledError):
+            await placing
+        assert all(ends.is_there(block_id) for block_id in (1, 2, 3, 60))
+        other.is_running = True
+        await ends.placing(9)
+        assert ends.is_there(9)
+    await until(lambda: device.num_unmapped + other.num_unmapped == max(source_parts, 2))
+
+
+async def test_where_one_of_our_devices_fails_the_others_copies_are_waited_for(
+    device: PretendedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = device.another()
+    async with opened(device, parts=(2, 2)) as ends:
+        device.is_running = other.is_running = False
+        placing = ends.placing(5)
+        await until(lambda: (device.num_posted, other.num_posted) == (2, 2))
+        looked_at: list[Any] = []
+
+        def fails_once(event: Any) -> bool:
+            if not looked_at or looked_at[0] is event:
+                looked_at.append(event)
+                raise StreamLost("the device has failed: the test says so")
+            return bool(event.query())
+
+        monkeypatch.setattr(cuda_ipc, "_has_happened", fails_once)
+        await until(lambda: bool(looked_at))
+        await asyncio.sleep(0.02)
+        assert not placing.done()
+        device.run()
+        other.run()
+        with pytest.raises(StreamLost, match="the test says so"):
+            await placing
+
+
 async def test_a_card_of_parts_that_no_block_has_is_a_named_error(device: PretendedDevice) -> None:
     ends = Ends(device, 1.0)
     card = await ends.outlet.open(b"")

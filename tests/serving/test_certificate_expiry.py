@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import datetime
 import time
 from pathlib import Path
 
 import pytest
 from certificates import Certificates
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from pagewire.cli.certs import Authority
 from pagewire.core.certificates import over_at
+from pagewire.core.clock import ManualClock
 from pagewire.serving.certificate_expiry import CertificateExpiry
 
 DAY_S = 86_400.0
@@ -58,10 +64,40 @@ def test_each_is_shown_once_and_told_of_where_it_is_soon(
         f"certificate {pod[0]} is over in 1.0 days: write a new one in its place",
         f"certificate {expired[0]} has been over for 1.0 days: write a new one in its place",
     ]
-    caplog.clear()
-    before = CertificateExpiry([pod], now_s=lambda: time.time() - 6.5 * DAY_S)
-    assert len(list(before.samples())) == 1
-    assert caplog.records == []
+
+
+def test_a_process_that_runs_for_long_is_told_in_its_last_week_once_a_day(
+    certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    pod = pair(certificates, "pod")
+    clock = ManualClock(over_at(*pod) - 9 * DAY_S)
+    expiry = CertificateExpiry([pod], clock.now)
+    told = []
+    for _ in range(4 * 11):  # every six hours
+        list(expiry.samples())
+        told.append(len(caplog.records))
+        clock.advance(DAY_S / 4)
+    assert told[:9] == [0] * 9
+    assert told[9:] == [1 + at // 4 for at in range(len(told) - 9)]
+    assert "is over in 6.8 days" in caplog.records[0].getMessage()
+    assert "has been over for" in caplog.records[-1].getMessage()
+
+
+@pytest.mark.parametrize("usage", [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH])
+def test_a_certificate_may_be_for_clients_or_servers_alone(usage: x509.ObjectIdentifier, tmp_path: Path) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "router")])
+    end = datetime.datetime.now(datetime.UTC).replace(microsecond=0) + datetime.timedelta(days=40)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), end.replace(year=2020), end)
+        .add_extension(x509.ExtendedKeyUsage([usage]), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    (tmp_path / "cert").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    (tmp_path / "key").write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    assert over_at(tmp_path / "cert", tmp_path / "key") == end.timestamp()
 
 
 def test_a_new_one_in_its_place_is_seen(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -35,8 +35,18 @@ class PretendedDevice:
         self.num_unmapped = 0
         self.idle = threading.Condition()
         self._posted: deque[Callable[[], object]] = deque()
-        monkeypatch.setattr(cuda_ipc, "CudaDriver", lambda _index: PretendedDriver(self))
-        monkeypatch.setattr(torch.cuda, "Event", lambda **_: PretendedEvent(self))
+        self.all = [self]
+        self._monkeypatch = monkeypatch
+        monkeypatch.setattr(cuda_ipc, "CudaDriver", lambda index: PretendedDriver(self.all[index]))
+        monkeypatch.setattr(torch.cuda, "Event", lambda **_: PretendedEvent())
+
+    def another(self) -> PretendedDevice:
+        """Return the next device of this process, with a stream of its own."""
+        made, known = PretendedDevice(self._monkeypatch), self.all
+        self._monkeypatch.setattr(cuda_ipc, "CudaDriver", lambda index: PretendedDriver(known[index]))
+        known.append(made)
+        made.all = known
+        return made
 
     @property
     def num_posted(self) -> int:
@@ -65,13 +75,12 @@ class PretendedDevice:
 class PretendedEvent:
     """Happens when the stream gets there; one that was never recorded has happened."""
 
-    def __init__(self, device: PretendedDevice) -> None:
-        self._device = device
+    def __init__(self) -> None:
         self.has_happened = True
 
-    def record(self, _stream: object = None) -> None:
+    def record(self, stream: _Stream) -> None:
         self.has_happened = False
-        self._device.post(lambda: setattr(self, "has_happened", True))
+        stream.device.post(lambda: setattr(self, "has_happened", True))
 
     def query(self) -> bool:
         return self.has_happened
@@ -121,18 +130,22 @@ class PretendedDriver:
 
 
 class PretendedPool(DevicePool):
-    """A pool on that device, a part in each of the `hosts`; its events are never recorded, but by a test."""
+    """A pool on that device, a part in each of the `hosts`; where there are more devices one on each.
+
+    Its events are never recorded, but by a test.
+    """
 
     def __init__(self, device: PretendedDevice, *hosts: PoolMemory) -> None:
+        self._indices = tuple(number % len(device.all) for number in range(len(hosts)))
         self.hosts = hosts
         self.parts = tuple(torch.frombuffer(host.view, dtype=torch.uint8).view(host.num_blocks, -1) for host in hosts)
-        self.streams: Any = {0: _Stream(device)}
+        self.streams: Any = {index: _Stream(device.all[index]) for index in self._indices}
         self.events: list[Any] = []
         self._writes = [0]
 
     @property
     def devices(self) -> tuple[int, ...]:
-        return (0,) * len(self.parts)
+        return self._indices
 
     def split(self, count: int) -> DevicePool:
         assert count == 1
@@ -162,6 +175,7 @@ class _Stream:
     cuda_stream = 1
 
     def __init__(self, device: PretendedDevice) -> None:
+        self.device = device
         self.synchronize = device.synchronize
 
 
