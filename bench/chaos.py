@@ -14,6 +14,7 @@ import ctypes
 import faulthandler
 import json
 import re
+import signal
 import sys
 import tempfile
 from collections import deque
@@ -149,6 +150,8 @@ PR_SET_CHILD_SUBREAPER = 36
 
 def main() -> None:
     """Measure, print, write."""
+    # A shell has what it starts in the background ignore Ctrl-C, and so would the clusters, which are ended by it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", type=re.compile, default=re.compile(""), help="faults whose names match this")
     parser.add_argument("--kind", default="", help="faults of this kind alone: process, resource, network, namespace")

@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import json
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -113,6 +114,8 @@ def show(row: Row, took_s: float) -> None:
 
 def main() -> None:
     """Measure, print, write."""
+    # A shell has what it starts in the background ignore Ctrl-C, and so would the clusters, which are ended by it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", type=re.compile, default=re.compile(""), help="scenarios whose names match this")
     parser.add_argument("--soak-s", type=float, default=600.0, help="how long the soak takes, in seconds")
