@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import pytest
 import redis_rig
+from metric_names import CERTIFICATES, exposed, listed
 from reference import Reference
 from tiny_model import VOCAB_SIZE, build
 
@@ -112,3 +113,6 @@ def test_a_prompt_is_shipped_between_processes_over_mutual_tls(tmp_path: Path) -
             told = client.get(shown, headers={"authorization": f"Bearer {key['key']}"}).text
             (line,) = [each for each in told.splitlines() if f'file="{tls / name}.pem"' in each]
             assert float(line.rpartition(" ")[2]) == pytest.approx(time.time() + 30 * 86_400, abs=600)
+            metric = line.partition("{")[0]
+            assert metric.endswith(CERTIFICATES)
+            assert exposed(told)[metric] == (listed()[metric].kind, listed()[metric].labels)

@@ -15,6 +15,7 @@ from source_tree import ROOT
 GUIDE = ROOT / "docs" / "metrics.md"
 ROW = re.compile(r"^\| `([a-z0-9_:]+)` \| (\w+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \| ([^|]*) \|$")
 SUFFIXES = ("_bucket", "_sum", "_count")
+CERTIFICATES = "certificate_expiration_timestamp_seconds"  # how the names end that are shown with TLS alone
 
 
 @dataclass(frozen=True, slots=True)
