@@ -87,16 +87,22 @@ def ready(*block_ids: int, tag: int = NUM_EVENTS) -> Ready:
     return Ready(KEY, 0, (), block_ids=block_ids, tag=tag)
 
 
+async def copy_some(inlet: CudaIpcInlet, target: DevicePool) -> None:
+    """Copy a run of blocks and one apart from the source, and see that they are there and the next one is not."""
+    original = pool(filled=True)
+    await inlet.place(ready(5, 6, 7, 60), [(0, 1), (1, 2), (2, 3), (3, 63)])
+    assert [target.read(i) for i in (1, 2, 3, 63)] == [original.read(i) for i in (5, 6, 7, 60)]
+    assert not any(target.read(4))
+
+
 @pytest.mark.gpu
 @on_a_device
 async def test_blocks_are_copied_from_pool_to_pool() -> None:
-    original, target = pool(filled=True), device_pool(filled=False)
+    target = device_pool(filled=False)
     async with a_source() as source:
         inlet = CudaIpcInlet(target)
         await inlet.open(source.card)
-        await inlet.place(ready(5, 6, 7, 60), [(0, 1), (1, 2), (2, 3), (3, 63)])
-        assert [target.read(i) for i in (1, 2, 3, 63)] == [original.read(i) for i in (5, 6, 7, 60)]
-        assert not any(target.read(4))
+        await copy_some(inlet, target)
         for block_id in (NUM_BLOCKS, 2**63):
             with pytest.raises(ContractBroken, match="announced another"):
                 await inlet.place(ready(block_id), [(0, 1)])
@@ -212,14 +218,12 @@ def test_a_device_pool_in_parts_has_whole_blocks(num_parts: int) -> None:
 @pytest.mark.parametrize("num_parts", [2, 4])
 async def test_blocks_are_copied_into_a_pool_in_parts(num_parts: int) -> None:
     """From a pod of one rank to a pod of several."""
-    original, size = pool(filled=True), BLOCK_BYTES // num_parts
+    size = BLOCK_BYTES // num_parts
     target = DevicePool(*(torch.zeros(NUM_BLOCKS, size, dtype=torch.uint8, device="cuda:0") for _ in range(num_parts)))
     async with a_source() as source:
         inlet = CudaIpcInlet(target)
         await inlet.open(source.card)
-        await inlet.place(ready(5, 6, 7, 60), [(0, 1), (1, 2), (2, 3), (3, 63)])
-        assert [target.read(i) for i in (1, 2, 3, 63)] == [original.read(i) for i in (5, 6, 7, 60)]
-        assert not any(target.read(4))
+        await copy_some(inlet, target)
         inlet.close()
 
 
