@@ -47,6 +47,11 @@ def build_of(library: ctypes.CDLL) -> str:
     return hashlib.blake2b(Path(library._name).read_bytes(), digest_size=8).hexdigest()
 
 
+def vendor() -> str:
+    """Return who made this machine's processor, as it says so itself (`GenuineIntel`); empty where it does not."""
+    return next((line.split()[-1] for line in _cpuinfo() if line.startswith("vendor_id")), "")
+
+
 def _load(source: Path, more_flags: tuple[str, ...]) -> ctypes.CDLL:
     compiler, *dialect = LANGUAGES[source.suffix]
     flags = (*FLAGS, *dialect, *more_flags)
@@ -110,8 +115,12 @@ def _seal(built: bytes) -> bytes:
 
 def _processor() -> str:
     """Return what `-march=native` depends on: a home folder may be shared by different machines."""
+    default = platform.processor() or platform.machine()
+    return next((line for line in _cpuinfo() if line.startswith(("flags", "Features"))), default)
+
+
+def _cpuinfo() -> list[str]:
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return platform.processor() or platform.machine()
-    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
+        return []

@@ -1,5 +1,5 @@
-// Kinds of elements, bf16 and fp32: how they are read, written, rounded and multiplied. bf16 products are summed in fp32,
-// by the AVX512-BF16 instruction where there is one.
+// Kinds of elements, bf16 and fp32: how they are read, written, rounded and multiplied. bf16 products are summed in fp32:
+// by the AVX512-BF16 instruction where there is one that is fast, and as products of fp32 otherwise.
 #pragma once
 #include "vectors.h"
 
@@ -31,20 +31,24 @@ inline H16 to_bf16(F16 value) {
 #endif
 }
 
-// How elements of a type are multiplied: `STEP` of them at a time lie behind one another in a lane.
+// How elements of a type are multiplied. `STEP` of a weight lie behind one another in a lane, a group. Of a row there are
+// `FACTORS` for each group, in order, and each multiplies its part of the group.
 struct Bf16 {
     typedef uint16_t Element;
-    typedef uint32_t Group; // of STEP elements
     static constexpr int STEP = 2;
-    static inline F16 dot(F16 sum, U16 left, Group right) { return dot(sum, left, splat(right)); }
-    static inline F16 dot(F16 sum, U16 left, U16 right) {
-#if defined(__AVX512BF16__)
-        return (F16)_mm512_dpbf16_ps((__m512)sum, (__m512bh)left, (__m512bh)right);
+#if defined(__AVX512BF16__) && !defined(SLOW_BF16_PRODUCTS)
+    typedef uint32_t Factor; // the group itself
+    static constexpr int FACTORS = 1;
+    static inline Factor factor(const Element *row, int64_t at) { return load<Factor>(row + STEP * at); }
+    template <int> static inline U16 part(U16 group) { return group; }
+    static inline F16 dot(F16 sum, U16 part, Factor factor) { return (F16)_mm512_dpbf16_ps((__m512)sum, (__m512bh)part, (__m512bh)splat(factor)); }
 #else
-        sum += (F16)(left << 16) * (F16)(right << 16);
-        return sum + (F16)(left & 0xFFFF0000u) * (F16)(right & 0xFFFF0000u);
+    typedef float Factor;
+    static constexpr int FACTORS = 2;
+    static inline Factor factor(const Element *row, int64_t at) { return from_bf16(row[at]); }
+    template <int NUMBER> static inline U16 part(U16 group) { return NUMBER ? group & 0xFFFF0000u : group << 16; }
+    static inline F16 dot(F16 sum, U16 part, Factor factor) { return sum + (F16)part * splat(factor); }
 #endif
-    }
     static inline F16 read(const Element *at) { return from_bf16(load<H16>(at)); }
     static inline void write(Element *at, F16 value) { store(at, to_bf16(value)); }
     static inline void write(Element *at, F16 first, F16 second) {
@@ -61,10 +65,11 @@ struct Bf16 {
 
 struct Fp32 {
     typedef float Element;
-    typedef float Group;
-    static constexpr int STEP = 1;
-    static inline F16 dot(F16 sum, U16 left, Group right) { return sum + (F16)left * splat(right); }
-    static inline F16 dot(F16 sum, U16 left, U16 right) { return sum + (F16)left * (F16)right; }
+    typedef float Factor;
+    static constexpr int STEP = 1, FACTORS = 1;
+    static inline Factor factor(const Element *row, int64_t at) { return row[at]; }
+    template <int> static inline U16 part(U16 group) { return group; }
+    static inline F16 dot(F16 sum, U16 part, Factor factor) { return sum + (F16)part * splat(factor); }
     static inline F16 read(const Element *at) { return load<F16>(at); }
     static inline void write(Element *at, F16 value) { store(at, value); }
     static inline void write(Element *at, F16 first, F16 second) { store(at, first), store(at + LANES, second); }
@@ -72,6 +77,24 @@ struct Fp32 {
     static inline float read_one(Element value) { return value; }
     static inline Element write_one(float value) { return value; }
 };
+
+// Calls `each(std::integral_constant<int, number>)` for each factor of a group.
+template <typename Kind, typename Each> inline void each_factor(const Each &each) {
+    each(std::integral_constant<int, 0>());
+    if constexpr (Kind::FACTORS == 2) each(std::integral_constant<int, 1>());
+}
+
+// Whether factors are something else than the elements as they lie.
+template <typename Kind> constexpr bool ARE_WIDENED = sizeof(typename Kind::Factor) * Kind::FACTORS > sizeof(typename Kind::Element) * Kind::STEP;
+
+// The factors of `count` elements: those themselves, or in `room`, which has place for as many floats then.
+template <typename Kind> inline const typename Kind::Factor *factors_of(const typename Kind::Element *row, int64_t count, float *room) {
+    if constexpr (!ARE_WIDENED<Kind>) return reinterpret_cast<const typename Kind::Factor *>(row);
+    else {
+        for (int64_t at = 0; at < count; at++) room[at] = Kind::factor(row, at);
+        return room;
+    }
+}
 
 // Reads 16 of a row, of which `left` are left: -inf stands for what would be behind its end.
 template <typename Kind> inline F16 read_to_the_end(const typename Kind::Element *at, int64_t left) {

@@ -12,7 +12,8 @@
 
 namespace {
 
-constexpr int STRIPE_ROWS = 11; // multiplied at once: registers hold 14 with a stripe beside them, but a prompt takes longer so
+// Rows multiplied at once: registers hold 14 with a stripe beside them, but a prompt takes longer so.
+template <typename Kind> constexpr int STRIPE_ROWS = ARE_WIDENED<Kind> ? 12 : 11;
 constexpr int TILE_INPUTS_AT_ONCE = 576; // 36 KiB of a stripe
 constexpr int TILE_ROWS_AT_ONCE = 512;   // in the second cache, with the weights
 
@@ -20,7 +21,7 @@ constexpr int TILE_ROWS_AT_ONCE = 512;   // in the second cache, with the weight
 // over a part of the inputs at a time, so that its weights stay in the first cache. Calls `finish` as `product` does, for
 // the rows before while the next ones are multiplied: that is another unit of the processor.
 template <typename Kind, typename Finish>
-void product_by_tiles(const typename Kind::Group *x, const U16 *stripes, int64_t num_rows, int64_t num_inputs, int64_t stripe, int64_t end, const Finish &finish) {
+void product_by_tiles(const typename Kind::Element *x, const U16 *stripes, int64_t num_rows, int64_t num_inputs, int64_t stripe, int64_t end, const Finish &finish) {
     const int64_t num_groups = num_inputs / Kind::STEP, at_once = std::min<int64_t>(num_rows, 2 * TILE_ROWS), num_parts = (num_rows + at_once - 1) / at_once;
     const int64_t inputs_at_once = num_parts == 1 ? num_inputs : std::min<int64_t>(num_inputs, TILE_INPUTS_AT_ONCE);
     const int64_t num_kept = std::max<int64_t>(num_parts, 2); // parts: one waits while the next is multiplied
@@ -48,7 +49,7 @@ void product_by_tiles(const typename Kind::Group *x, const U16 *stripes, int64_t
                     finish_some(2);
                 };
                 const Pair pair{weights, 1, PANELS, TILE_INPUTS / Kind::STEP * PANELS};
-                const auto *from = x + row * num_groups + input / Kind::STEP;
+                const auto *from = x + row * num_inputs + input;
                 const auto multiply = num_parts == 1 ? tile_pair<false, true, decltype(meanwhile)>
                                       : input       ? tile_pair<true, false, decltype(meanwhile)>
                                                     : tile_pair<false, false, decltype(meanwhile)>;
@@ -64,7 +65,7 @@ void product_by_tiles(const typename Kind::Group *x, const U16 *stripes, int64_t
 // Calls `finish(row, stripe, sums)` with the sums of a row and a stripe.
 template <typename Kind, typename Finish>
 void product(const void *x_, const void *packed, int64_t num_rows, int64_t num_inputs, int64_t num_outputs, const Team &team, const Finish &finish) {
-    const auto *x = static_cast<const typename Kind::Group *>(x_);
+    const auto *x = static_cast<const typename Kind::Element *>(x_);
     if (num_rows == 0) return; // for all threads: none waits
     const int64_t num_groups = num_inputs / Kind::STEP, size = PANELS * num_groups;
     const int64_t num_stripes = (num_outputs + PANELS * LANES - 1) / (PANELS * LANES), end = team.end(num_stripes);
@@ -72,16 +73,19 @@ void product(const void *x_, const void *packed, int64_t num_rows, int64_t num_i
     int64_t stripe = team.first(num_stripes);
     if (goes_by_tiles<Kind>(num_inputs)) {
         for (int64_t row = 0; row < num_rows; row += TILE_ROWS_AT_ONCE)
-            product_by_tiles<Kind>(x + row * num_groups, stripes, std::min<int64_t>(TILE_ROWS_AT_ONCE, num_rows - row), num_inputs, stripe, end,
+            product_by_tiles<Kind>(x + row * num_inputs, stripes, std::min<int64_t>(TILE_ROWS_AT_ONCE, num_rows - row), num_inputs, stripe, end,
                                    [&](int64_t r, int64_t each, const F16 (&sums)[PANELS]) __attribute__((always_inline)) { finish(row + r, each, sums); });
         stripe = end;
     }
+    if (stripe == end) return team.meet();
+    const int64_t num_factors = num_groups * Kind::FACTORS;
+    const auto *factors = factors_of<Kind>(x, num_rows * num_inputs, reinterpret_cast<float *>(scratch(ARE_WIDENED<Kind> ? num_rows * num_inputs * sizeof(float) : 0)));
     for (; stripe < end; stripe++) {
         const U16 *at = stripes + stripe * size;
         int64_t part = 0;
-        in_parts<STRIPE_ROWS>(num_rows, [&](auto rows, int64_t row) {
+        in_parts<STRIPE_ROWS<Kind>>(num_rows, [&](auto rows, int64_t row) {
             F16 sums[rows.value][PANELS];
-            tile<Kind, rows.value, PANELS>(x + row * num_groups, num_groups, at, 1, PANELS, num_groups, sums, StripesAhead(at, size, part++, num_parts_of(num_rows, STRIPE_ROWS)));
+            tile<Kind, rows.value, PANELS>(factors + row * num_factors, num_factors, at, 1, PANELS, num_groups, sums, StripesAhead(at, size, part++, num_parts_of(num_rows, STRIPE_ROWS<Kind>)));
             for (int r = 0; r < rows.value; r++) finish(row + r, stripe, sums[r]);
         });
     }

@@ -34,13 +34,16 @@ struct Added {
         const LowRank &own = adapters[numbers[row] - 1].*part;
         if (!own.down) return;
         const int64_t num_groups = own.rank / Kind::STEP;
-        const auto *x = static_cast<const typename Kind::Group *>(low) + row * (width / Kind::STEP);
+        const auto *x = static_cast<const typename Kind::Element *>(low) + row * width;
         const U16 *weights = static_cast<const U16 *>(own.up) + stripe * PANELS * num_groups;
         F16 parts[CHAINS][PANELS] = {}; // a sum by itself would wait for itself
         for (int64_t group = 0; group < num_groups; group += CHAINS)
             for (int64_t chain = 0; chain < CHAINS; chain++)
-                for (int panel = 0; panel < PANELS; panel++)
-                    parts[chain][panel] = Kind::dot(parts[chain][panel], weights[(group + chain) * PANELS + panel], x[group + chain]);
+                each_factor<Kind>([&](auto number) {
+                    const auto factor = Kind::factor(x, (group + chain) * Kind::FACTORS + number.value);
+                    for (int panel = 0; panel < PANELS; panel++)
+                        parts[chain][panel] = Kind::dot(parts[chain][panel], Kind::template part<number.value>(weights[(group + chain) * PANELS + panel]), factor);
+                });
         for (int panel = 0; panel < PANELS; panel++) sums[panel] += (parts[0][panel] + parts[1][panel]) + (parts[2][panel] + parts[3][panel]);
     }
 };

@@ -50,28 +50,38 @@ struct Nothing {
     inline void operator()() const {}
 };
 
-// Adds to `sums` the products of `ROWS` rows, `x_stride` groups apart, and `COUNT` panels. A panel's groups lie
+// Calls `each(row, at)` for all sums of some rows and panels, without a loop.
+template <int ROWS, int COUNT, typename Each> inline void each_sum(const Each &each) {
+#pragma GCC unroll 16
+    for (int row = 0; row < ROWS; row++)
+#pragma GCC unroll 4
+        for (int at = 0; at < COUNT; at++) each(row, at);
+}
+
+// Adds to `sums` the products of `ROWS` rows, `x_stride` factors apart, and `COUNT` panels. A panel's groups lie
 // `group_stride` vectors apart, panels `panel_stride`. Each sum goes over the groups in order; `meanwhile` is done once
 // for each group.
 template <typename Kind, int ROWS, int COUNT, typename Meanwhile = Nothing>
-inline void add_tile(const typename Kind::Group *x, int64_t x_stride, const U16 *panel, int64_t panel_stride, int64_t group_stride,
+inline void add_tile(const typename Kind::Factor *x, int64_t x_stride, const U16 *panel, int64_t panel_stride, int64_t group_stride,
                      int64_t num_groups, F16 (&sums)[ROWS][COUNT], Meanwhile &&meanwhile = {}) {
+    F16 own[ROWS][COUNT]; // in registers: whoever has the address of `sums` might be asked in between
+    each_sum<ROWS, COUNT>([&](int row, int at) { own[row][at] = sums[row][at]; });
     for (int64_t group = 0; group < num_groups; group++) {
         meanwhile();
-        U16 weights[COUNT];
-        for (int part = 0; part < COUNT; part++) weights[part] = panel[part * panel_stride + group * group_stride];
-        for (int row = 0; row < ROWS; row++)
-            for (int part = 0; part < COUNT; part++)
-                sums[row][part] = Kind::dot(sums[row][part], weights[part], x[row * x_stride + group]);
+        each_factor<Kind>([&](auto number) __attribute__((always_inline)) {
+            U16 parts[COUNT];
+            for (int at = 0; at < COUNT; at++) parts[at] = Kind::template part<number.value>(panel[at * panel_stride + group * group_stride]);
+            each_sum<ROWS, COUNT>([&](int row, int at) { own[row][at] = Kind::dot(own[row][at], parts[at], x[row * x_stride + group * Kind::FACTORS + number.value]); });
+        });
     }
+    each_sum<ROWS, COUNT>([&](int row, int at) { sums[row][at] = own[row][at]; });
 }
 
 // Likewise, from zero.
 template <typename Kind, int ROWS, int COUNT, typename Meanwhile = Nothing>
-inline void tile(const typename Kind::Group *x, int64_t x_stride, const U16 *panel, int64_t panel_stride, int64_t group_stride,
+inline void tile(const typename Kind::Factor *x, int64_t x_stride, const U16 *panel, int64_t panel_stride, int64_t group_stride,
                  int64_t num_groups, F16 (&sums)[ROWS][COUNT], Meanwhile &&meanwhile = {}) {
-    for (int row = 0; row < ROWS; row++)
-        for (int part = 0; part < COUNT; part++) sums[row][part] = F16{};
+    each_sum<ROWS, COUNT>([&](int row, int at) { sums[row][at] = F16{}; });
     add_tile<Kind, ROWS, COUNT>(x, x_stride, panel, panel_stride, group_stride, num_groups, sums, meanwhile);
 }
 

@@ -1,6 +1,7 @@
 """The CPU backend as built for this processor, as for one with tiles (AMX), which are emulated where need be, and as
 for those that have less: AVX-512 without products of bfloat16 and of bytes, where there is AVX-512 at all; AVX2; and
-any x86-64, without AVX, by the code that all other processors run too.
+any x86-64, without AVX, by the code that all other processors run too. As for one whose products of bfloat16 are fast,
+where they are not.
 """
 
 from __future__ import annotations
@@ -17,27 +18,30 @@ from pagewire.kernels.cpu_backend import CpuBackend
 IS_X86 = platform.machine() == "x86_64"
 BUILDS = ("own", "tiled") if IS_X86 else ("own",)
 AVX512 = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
-HAS_AVX512 = IS_X86 and set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split()) >= AVX512
-FEWER = {"avx512": "skylake-avx512"} if HAS_AVX512 else {}  # builds for processors that have less than this one
-FEWER |= {"avx2": "haswell", "portable": "x86-64"}
-ALL_BUILDS = (*BUILDS, *FEWER) if IS_X86 else BUILDS
+HAS = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
+HAS_SLOW_PRODUCTS = "avx512_bf16" in HAS and native_library.vendor() in native_ops.FLAGS
+# Builds for processors that have less than this one, or something faster.
+OTHER = {"avx512": "-march=skylake-avx512"} if HAS >= AVX512 else {}
+OTHER |= {"avx2": "-march=haswell", "portable": "-march=x86-64"} if IS_X86 else {}
+OTHER |= {"fast_bf16": "-USLOW_BF16_PRODUCTS"} if HAS_SLOW_PRODUCTS else {}
+ALL_BUILDS = (*BUILDS, *OTHER)
 
 
 def native_backend(build: str) -> CpuBackend:
     """Return the backend of one of `ALL_BUILDS`."""
     if build == "tiled":
         return _tiled()
-    if build in FEWER:
-        return _for_fewer(FEWER[build])
+    if build in OTHER:
+        return _for_another(OTHER[build])
     native = CpuBackend.load()
     assert native is not None
     return native
 
 
 @functools.cache
-def _for_fewer(processor: str) -> CpuBackend:
+def _for_another(flag: str) -> CpuBackend:
     # Of two flags the last one counts. What -O3 adds is half a minute of compiling, and no other code of ours.
-    library = native_ops.load(f"-march={processor}", "-O1")
+    library = native_ops.load(flag, "-O1")
     assert library is not None
     library.use_tiles()
     return CpuBackend(library)
