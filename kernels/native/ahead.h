@@ -10,6 +10,8 @@ constexpr int BYTES_AHEAD = 24576;
 #else
 constexpr int BYTES_AHEAD = 12288;
 #endif
+// Lines that so many vectors are, of what is computed with.
+constexpr int64_t lines_of(int64_t vectors) { return (vectors * sizeof(Words) + 63) / 64; }
 constexpr int NEAR = 2; // the second cache: more lines may be on their way to it than to the first
 
 // Has keys and values in a cache before they are read. It goes where the worker goes, in the same order and some

@@ -8,6 +8,8 @@
 
 namespace {
 
+#if defined(__AMX_BF16__)
+
 template <typename Kind> struct ByTiles {
     typedef typename Kind::Element Element;
     KvTile<Kind> &kv;
@@ -40,7 +42,7 @@ template <typename Kind> struct ByTiles {
     // All rows of the head, up to 16: to which no others are to come. Keys are not packed, and values 32 at a time.
     void attend_alone() {
         const int64_t count = rows.num_rows, groups = dim / Kind::STEP, num_panels = kv.num_panels(), width = count <= 4 ? 4 : LANES;
-        U16 *queries = kv.keys; // [D / 2, 16]
+        Words *queries = kv.keys; // [D / 2, 16]
         transpose(reinterpret_cast<const uint32_t *>(rows.query(0)), groups, queries, groups);
         shape_for_keys(count);
         for (int64_t first = 0; first < num_panels; first += PANELS_AT_ONCE) {
@@ -59,9 +61,9 @@ template <typename Kind> struct ByTiles {
                 tile_values<panels.value>(rows.probabilities, PROBABILITIES * sizeof(Element), num_panels * LANES, rows.sum(0) + panel * LANES, dim * sizeof(float), [&](int64_t from) {
                     for (int64_t half = 0; half < 2; half++) {
                         const int64_t key = kv.first_key + from + half * LANES;
-                        U16 *to = kv.values + half * LANES / Kind::STEP * panels.value;
+                        Words *to = kv.values + half * LANES / Kind::STEP * panels.value;
                         if (!kv.is_read(key)) {
-                            std::memset(to, 0, LANES / Kind::STEP * panels.value * sizeof(U16));
+                            std::memset(to, 0, LANES / Kind::STEP * panels.value * sizeof(Words));
                             continue;
                         }
                         kv.each_group(kv.values_from(key), key, [&](int64_t group, const Element *first, const Element *second) {
@@ -78,18 +80,29 @@ template <typename Kind> struct ByTiles {
     // Scores of sixteen keys, `[16, width]`, become one vector of each row.
     static inline void turn_back(const float *from, int64_t width, float *to) {
         if (width == LANES) {
-            U16 row[LANES];
+            Words row[LANES];
             transpose(reinterpret_cast<const uint32_t *>(from), LANES, row, LANES);
             for (int r = 0; r < LANES; r++) store(to + r * SCORES, row[r]);
             return;
         }
-        const F16 a = load<F16>(from), b = load<F16>(from + LANES), c = load<F16>(from + 2 * LANES), d = load<F16>(from + 3 * LANES);
-        const I16 evens = {0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29}, odds = evens + 2;
-        const I16 firsts = {0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23}, seconds = firsts + 8;
-        const F16 low = __builtin_shuffle(a, b, evens), high = __builtin_shuffle(c, d, evens), low_odd = __builtin_shuffle(a, b, odds), high_odd = __builtin_shuffle(c, d, odds);
+        const Floats a = load<Floats>(from), b = load<Floats>(from + LANES), c = load<Floats>(from + 2 * LANES), d = load<Floats>(from + 3 * LANES);
+        const Ints evens = {0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29}, odds = evens + 2;
+        const Ints firsts = {0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23}, seconds = firsts + 8;
+        const Floats low = __builtin_shuffle(a, b, evens), high = __builtin_shuffle(c, d, evens), low_odd = __builtin_shuffle(a, b, odds), high_odd = __builtin_shuffle(c, d, odds);
         store(to, __builtin_shuffle(low, high, firsts)), store(to + SCORES, __builtin_shuffle(low, high, seconds));
         store(to + 2 * SCORES, __builtin_shuffle(low_odd, high_odd, firsts)), store(to + 3 * SCORES, __builtin_shuffle(low_odd, high_odd, seconds));
     }
 };
+
+#else
+
+template <typename Kind> struct ByTiles {
+    static size_t size() { return 0; }
+    ByTiles(KvTile<Kind> &, QueryRows<Kind> &, int64_t, Pieces &) {}
+    void attend_all() {}
+    void attend_alone() {}
+};
+
+#endif
 
 } // namespace

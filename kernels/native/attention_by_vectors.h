@@ -29,9 +29,9 @@ template <typename Kind> struct ByVectors {
     // Adds to the rows' shares what `add(count, panel, sums)` adds to the sums of `count` panels, `[ROWS][count]`.
     template <int ROWS, typename Add> inline void add_shares(const Add &add) {
         each_panels(dim / LANES, [&](auto count, int64_t panel) {
-            F16 part[ROWS][count.value];
+            Floats part[ROWS][count.value];
             for (int r = 0; r < ROWS; r++)
-                for (int p = 0; p < count.value; p++) part[r][p] = load<F16>(shares + r * dim + (panel + p) * LANES);
+                for (int p = 0; p < count.value; p++) part[r][p] = load<Floats>(shares + r * dim + (panel + p) * LANES);
             add(count, panel, part);
             for (int r = 0; r < ROWS; r++)
                 for (int p = 0; p < count.value; p++) store(shares + r * dim + (panel + p) * LANES, part[r][p]);
@@ -51,10 +51,10 @@ template <typename Kind> struct ByVectors {
         probability += (key - kv.first_key) / Kind::STEP * Kind::FACTORS;
         add_shares<ROWS>([&](auto count, int64_t panel, auto &part) {
             kv.each_group(from, key, [&](int64_t group, const Element *first, const Element *second) {
-                U16 packed[count.value];
+                Words packed[count.value];
                 beside<Kind, count.value>(first + panel * LANES, second + panel * LANES, packed);
                 add_tile<Kind, ROWS, count.value>(probability + group * Kind::FACTORS, probability_factors, packed, 1, 0, 1, part);
-                kv.ahead.fetch(count.value);
+                kv.ahead.fetch(lines_of(count.value));
             });
         });
         kv.ahead.turn();
@@ -67,13 +67,13 @@ template <typename Kind> struct ByVectors {
         const Factor *query = factors_of<Kind>(rows.query(row), ROWS * dim, widened);
         for (int64_t panel = 0; panel < num_panels; panel += PANELS_AT_ONCE) {
             if constexpr (IS_ALONE) kv.pack_some_keys(panel);
-            const U16 *packed = IS_ALONE ? kv.keys : kv.keys + panel * groups;
-            F16 part[ROWS][PANELS_AT_ONCE];
+            const Words *packed = IS_ALONE ? kv.keys : kv.keys + panel * groups;
+            Floats part[ROWS][PANELS_AT_ONCE];
             for (auto &row_part : part)
-                for (auto &sum : row_part) sum = F16{};
+                for (auto &sum : row_part) sum = Floats{};
             for (int64_t group = 0; group < groups; group += GROUPS_AT_ONCE) {
                 add_tile<Kind, ROWS, PANELS_AT_ONCE>(query + group * Kind::FACTORS, query_factors, packed + group, groups, 1, std::min<int64_t>(GROUPS_AT_ONCE, groups - group), part);
-                if constexpr (IS_ALONE) kv.ahead.fetch(PANELS_AT_ONCE * GROUPS_AT_ONCE / 2), kv.ahead.turn();
+                if constexpr (IS_ALONE) kv.ahead.fetch(lines_of(PANELS_AT_ONCE * GROUPS_AT_ONCE) / 2), kv.ahead.turn();
             }
             for (int r = 0; r < ROWS; r++)
                 for (int p = 0; p < PANELS_AT_ONCE; p++) store(rows.scores + r * SCORES + (panel + p) * LANES, part[r][p]);
@@ -87,7 +87,7 @@ template <typename Kind> struct ByVectors {
             add_packed<ROWS>(probability);
         }
         float *sums = rows.sum(row);
-        for (int64_t at = 0; at < ROWS * dim; at += LANES) store(sums + at, load<F16>(sums + at) + load<F16>(shares + at));
+        for (int64_t at = 0; at < ROWS * dim; at += LANES) store(sums + at, load<Floats>(sums + at) + load<Floats>(shares + at));
     }
 
     // All rows of the head, as no others are to come, or after the tile was packed for them.

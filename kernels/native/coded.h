@@ -14,7 +14,7 @@
 namespace {
 
 constexpr int CODED_STEP = 4, GROUP_INPUTS = 32, GROUP_STEPS = GROUP_INPUTS / CODED_STEP;
-constexpr int CODED_ROWS = 10;             // multiplied at once: their sums in integers are in registers
+constexpr int CODED_ROWS = std::clamp((REGISTERS - 4) / PANELS, 1, 10); // multiplied at once: their sums in integers are in registers
 constexpr int FEW_ROWS = 4;                // each thread codes them for itself rather than wait for others
 constexpr float LEAST_LARGEST = 0x1p-100f; // what the largest number of a group is taken to be at least
 
@@ -36,65 +36,62 @@ template <typename Kind> inline void code_row(const typename Kind::Element *x, i
         const int64_t count = std::min<int64_t>(GROUP_INPUTS, num_inputs - first);
         float largest = largest_of<Kind>(x + first, count);
         if (largest < LEAST_LARGEST) largest = LEAST_LARGEST; // a NaN stays one
-        const F16 inverse = splat(127.0f / largest);
-        U16 sums{}; // of what is no number nobody asks for them, and they wrap
+        const Floats inverse = splat(127.0f / largest);
+        Words sums{}; // of what is no number nobody asks for them, and they wrap
         for (int64_t at = 0; at < GROUP_INPUTS; at += LANES) {
-            const I16 each = nearest(at < count ? Kind::read(x + first + at) * inverse : F16{});
+            const Ints each = nearest(at < count ? Kind::read(x + first + at) * inverse : Floats{});
             store(codes + at, narrowed(each));
-            sums += (U16)each;
+            sums += (Words)each;
         }
-        const uint32_t sum = reduced(sums, [](U16 left, U16 right) { return left + right; })[0];
+        const uint32_t sum = reduced(sums, [](Words left, Words right) { return left + right; })[0];
         *scales = {largest / 127.0f, int32_t(-128u * sum)};
     }
 }
 
-// Of 16 outputs, adds to their sums the products of four inputs' codes: unsigned those of weights, `codes` those of a row.
-inline I16 dot_codes(I16 sum, U16 weights, int32_t codes) {
+// Of a panel's outputs, adds to their sums the products of four inputs' codes: unsigned those of weights, `codes` those of a row.
+inline Ints dot_codes(Ints sum, Words weights, int32_t codes) {
 #if defined(__AVX512VNNI__)
-    return (I16)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)weights, _mm512_set1_epi32(codes));
-#elif defined(__AVX2__)
+    return (Ints)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)weights, _mm512_set1_epi32(codes));
+#elif defined(__AVX512BW__) || (defined(__AVX2__) && !defined(__AVX512F__))
     // The first and third, and the second and fourth, as pairs of 16 bits: in 8 bits, sums of pairs would be cut off.
-    const auto pair = [](int32_t first, int32_t second) { return _mm256_set1_epi32((int8_t(first) & 0xFFFF) | int32_t(uint32_t(int8_t(second)) << 16)); };
-    const __m256i even = pair(codes, codes >> 16), odd = pair(codes >> 8, codes >> 24), bytes = _mm256_set1_epi32(0x00FF00FF);
-    __m256i halves[2], sums[2];
-    std::memcpy(halves, &weights, 64), std::memcpy(sums, &sum, 64);
-    for (int half = 0; half < 2; half++) {
-        sums[half] = _mm256_add_epi32(sums[half], _mm256_madd_epi16(_mm256_and_si256(halves[half], bytes), even));
-        sums[half] = _mm256_add_epi32(sums[half], _mm256_madd_epi16(_mm256_srli_epi16(halves[half], 8), odd));
-    }
-    std::memcpy(&sum, sums, 64);
-    return sum;
+    const auto pair = [](int32_t first, int32_t second) { return splat((int8_t(first) & 0xFFFFu) | uint32_t(int8_t(second)) << 16); };
+    const auto dot_pairs = [](Words left, Words right) {
+#if defined(__AVX512BW__)
+        return (Ints)_mm512_madd_epi16((__m512i)left, (__m512i)right);
 #else
-    for (int byte = 0; byte < 4; byte++) sum += (I16)(weights >> 8 * byte & 0xFFu) * (int8_t(codes >> 8 * byte) - I16{});
+        return (Ints)_mm256_madd_epi16((__m256i)left, (__m256i)right);
+#endif
+    };
+    return sum + dot_pairs(weights & 0x00FF00FFu, pair(codes, codes >> 16)) + dot_pairs(weights >> 8 & 0x00FF00FFu, pair(codes >> 8, codes >> 24));
+#else
+    for (int byte = 0; byte < 4; byte++) sum += (Ints)(weights >> 8 * byte & 0xFFu) * (int8_t(codes >> 8 * byte) - Ints{});
     return sum;
 #endif
 }
 
-// `ROWS` rows, `row_size` bytes apart, times the two panels of a stripe; `meanwhile` is done for each four inputs.
+// `ROWS` rows, `row_size` bytes apart, times the panels of a stripe; `meanwhile` is done for each four inputs.
 template <int ROWS, typename Meanwhile>
-inline void coded_tile(const uint8_t *x, int64_t row_size, const U16 *weights, const uint16_t *scales, int64_t num_inputs, F16 (&sums)[ROWS][PANELS], Meanwhile &&meanwhile) {
+inline void coded_tile(const uint8_t *x, int64_t row_size, const Words *weights, const uint16_t *scales, int64_t num_inputs, Floats (&sums)[ROWS][PANELS], Meanwhile &&meanwhile) {
     const int64_t num_groups = num_coded_groups(num_inputs);
     for (int row = 0; row < ROWS; row++)
-        for (int panel = 0; panel < PANELS; panel++) sums[row][panel] = F16{};
+        for (int panel = 0; panel < PANELS; panel++) sums[row][panel] = Floats{};
     for (int64_t group = 0; group < num_groups; group++) {
         const uint8_t *codes = x + group * GROUP_INPUTS;
         const auto scale = [&](int row) { return load<GroupScale>(x + row * row_size + num_groups * GROUP_INPUTS + group * sizeof(GroupScale)); };
-        I16 whole[ROWS][PANELS];
+        Ints whole[ROWS][PANELS];
         for (int row = 0; row < ROWS; row++)
-            for (int panel = 0; panel < PANELS; panel++) whole[row][panel] = scale(row).offset - I16{};
+            for (int panel = 0; panel < PANELS; panel++) whole[row][panel] = scale(row).offset - Ints{};
         const int64_t steps = std::min<int64_t>(GROUP_STEPS, num_inputs / CODED_STEP - group * GROUP_STEPS);
         for (int64_t step = 0; step < steps; step++, weights += PANELS) {
             meanwhile();
-            const U16 left = weights[0], right = weights[1];
             for (int row = 0; row < ROWS; row++) {
                 const int32_t four = load<int32_t>(codes + row * row_size + step * CODED_STEP);
-                whole[row][0] = dot_codes(whole[row][0], left, four);
-                whole[row][1] = dot_codes(whole[row][1], right, four);
+                for (int panel = 0; panel < PANELS; panel++) whole[row][panel] = dot_codes(whole[row][panel], weights[panel], four);
             }
         }
         for (int panel = 0; panel < PANELS; panel++, scales += LANES) {
-            const F16 own = from_bf16(load<H16>(scales));
-            for (int row = 0; row < ROWS; row++) sums[row][panel] += __builtin_convertvector(whole[row][panel], F16) * (own * splat(scale(row).scale));
+            const Floats own = from_bf16(load<Halves>(scales));
+            for (int row = 0; row < ROWS; row++) sums[row][panel] += __builtin_convertvector(whole[row][panel], Floats) * (own * splat(scale(row).scale));
         }
     }
 }
@@ -111,13 +108,13 @@ void coded_product(const void *x_, const Matrix &weight, void *room, int64_t num
     const Team coders = is_own ? Team{} : team;
     for (int64_t row = coders.first(num_rows); row < coders.end(num_rows); row++) code_row<Kind>(x + row * num_inputs, num_inputs, coded + row * row_size);
     coders.meet();
-    const int64_t num_stripes = (num_outputs + PANELS * LANES - 1) / (PANELS * LANES);
+    const int64_t num_stripes = (num_outputs + STRIPE - 1) / STRIPE;
     for (int64_t stripe = team.first(num_stripes); stripe < team.end(num_stripes); stripe++) {
-        const U16 *at = static_cast<const U16 *>(weight.packed) + stripe * stripe_size;
-        const uint16_t *scales = weight.scales + stripe * num_coded_groups(num_inputs) * PANELS * LANES;
+        const Words *at = static_cast<const Words *>(weight.packed) + stripe * stripe_size;
+        const uint16_t *scales = weight.scales + stripe * num_coded_groups(num_inputs) * STRIPE;
         int64_t part = 0;
         in_parts<CODED_ROWS>(num_rows, [&](auto rows, int64_t row) {
-            F16 sums[rows.value][PANELS];
+            Floats sums[rows.value][PANELS];
             coded_tile<rows.value>(coded + row * row_size, row_size, at, scales, num_inputs, sums, StripesAhead(at, stripe_size, part++, num_parts_of(num_rows, CODED_ROWS)));
             for (int r = 0; r < rows.value; r++) finish(row + r, stripe, sums[r]);
         });

@@ -14,6 +14,7 @@
 
 namespace {
 
+typedef uint64_t Q8 __attribute__((vector_size(64)));
 typedef double D8 __attribute__((vector_size(64)));
 typedef float F8 __attribute__((vector_size(32)));
 typedef int32_t I8 __attribute__((vector_size(32)));
@@ -42,9 +43,10 @@ struct Left {
     float best = 0;
 
     template <typename Kind> void read(const typename Kind::Element *x, int64_t size) {
-        values.resize(size + LANES), ids.resize(size + LANES), weights.resize(size + LANES), buckets.resize(size + LANES);
-        F16 most = splat(-std::numeric_limits<float>::infinity());
-        const auto take = [&](int64_t at, F16 value) {
+        const int64_t padded = size + std::max(LANES, 8); // vectors of eight doubles, too
+        values.resize(padded), ids.resize(padded), weights.resize(padded), buckets.resize(padded);
+        Floats most = splat(-std::numeric_limits<float>::infinity());
+        const auto take = [&](int64_t at, Floats value) {
             most = larger(most, value);
             store(values.data() + at, value);
         };

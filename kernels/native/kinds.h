@@ -11,7 +11,7 @@ inline float from_bf16(uint16_t bits) {
     std::memcpy(&value, &wide, 4);
     return value;
 }
-inline F16 from_bf16(H16 bits) { return (F16)(widened(bits) << 16); }
+inline Floats from_bf16(Halves bits) { return (Floats)(widened(bits) << 16); }
 
 // Rounds to nearest even, as torch does; NaN stays NaN.
 inline uint16_t to_bf16(float value) {
@@ -20,14 +20,14 @@ inline uint16_t to_bf16(float value) {
     if (value != value) return 0x7FC0;
     return uint16_t((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
-inline H16 to_bf16(F16 value) {
+inline Halves to_bf16(Floats value) {
 #if defined(__AVX512BF16__)
-    return (H16)_mm512_cvtneps_pbh((__m512)value);
+    return (Halves)_mm512_cvtneps_pbh((__m512)value);
 #else
-    const U16 bits = (U16)value;
-    const U16 rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
-    const I16 is_nan = value != value;
-    return __builtin_convertvector((U16)(is_nan & (I16)splat(0x7FC0u)) | (U16)(~is_nan & (I16)rounded), H16);
+    const Words bits = (Words)value;
+    const Words rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+    const Ints is_nan = value != value;
+    return __builtin_convertvector((Words)(is_nan & (Ints)splat(0x7FC0u)) | (Words)(~is_nan & (Ints)rounded), Halves);
 #endif
 }
 
@@ -40,25 +40,25 @@ struct Bf16 {
     typedef uint32_t Factor; // the group itself
     static constexpr int FACTORS = 1;
     static inline Factor factor(const Element *row, int64_t at) { return load<Factor>(row + STEP * at); }
-    template <int> static inline U16 part(U16 group) { return group; }
-    static inline F16 dot(F16 sum, U16 part, Factor factor) { return (F16)_mm512_dpbf16_ps((__m512)sum, (__m512bh)part, (__m512bh)splat(factor)); }
+    template <int> static inline Words part(Words group) { return group; }
+    static inline Floats dot(Floats sum, Words part, Factor factor) { return (Floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)part, (__m512bh)splat(factor)); }
 #else
     typedef float Factor;
     static constexpr int FACTORS = 2;
     static inline Factor factor(const Element *row, int64_t at) { return from_bf16(row[at]); }
-    template <int NUMBER> static inline U16 part(U16 group) { return NUMBER ? group & 0xFFFF0000u : group << 16; }
-    static inline F16 dot(F16 sum, U16 part, Factor factor) { return sum + (F16)part * splat(factor); }
+    template <int NUMBER> static inline Words part(Words group) { return NUMBER ? group & 0xFFFF0000u : group << 16; }
+    static inline Floats dot(Floats sum, Words part, Factor factor) { return sum + (Floats)part * splat(factor); }
 #endif
-    static inline F16 read(const Element *at) { return from_bf16(load<H16>(at)); }
-    static inline void write(Element *at, F16 value) { store(at, to_bf16(value)); }
-    static inline void write(Element *at, F16 first, F16 second) {
+    static inline Floats read(const Element *at) { return from_bf16(load<Halves>(at)); }
+    static inline void write(Element *at, Floats value) { store(at, to_bf16(value)); }
+    static inline void write(Element *at, Floats first, Floats second) {
 #if defined(__AVX512BF16__)
-        store(at, (H32)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first));
+        store(at, _mm512_cvtne2ps_pbh((__m512)second, (__m512)first));
 #else
         write(at, first), write(at + LANES, second);
 #endif
     }
-    static inline F16 rounded(F16 value) { return from_bf16(to_bf16(value)); }
+    static inline Floats rounded(Floats value) { return from_bf16(to_bf16(value)); }
     static inline float read_one(Element value) { return from_bf16(value); }
     static inline Element write_one(float value) { return to_bf16(value); }
 };
@@ -68,12 +68,12 @@ struct Fp32 {
     typedef float Factor;
     static constexpr int STEP = 1, FACTORS = 1;
     static inline Factor factor(const Element *row, int64_t at) { return row[at]; }
-    template <int> static inline U16 part(U16 group) { return group; }
-    static inline F16 dot(F16 sum, U16 part, Factor factor) { return sum + (F16)part * splat(factor); }
-    static inline F16 read(const Element *at) { return load<F16>(at); }
-    static inline void write(Element *at, F16 value) { store(at, value); }
-    static inline void write(Element *at, F16 first, F16 second) { store(at, first), store(at + LANES, second); }
-    static inline F16 rounded(F16 value) { return value; }
+    template <int> static inline Words part(Words group) { return group; }
+    static inline Floats dot(Floats sum, Words part, Factor factor) { return sum + (Floats)part * splat(factor); }
+    static inline Floats read(const Element *at) { return load<Floats>(at); }
+    static inline void write(Element *at, Floats value) { store(at, value); }
+    static inline void write(Element *at, Floats first, Floats second) { store(at, first), store(at + LANES, second); }
+    static inline Floats rounded(Floats value) { return value; }
     static inline float read_one(Element value) { return value; }
     static inline Element write_one(float value) { return value; }
 };
@@ -96,8 +96,8 @@ template <typename Kind> inline const typename Kind::Factor *factors_of(const ty
     }
 }
 
-// Reads 16 of a row, of which `left` are left: -inf stands for what would be behind its end.
-template <typename Kind> inline F16 read_to_the_end(const typename Kind::Element *at, int64_t left) {
+// Reads a vector of a row, of which `left` are left: -inf stands for what would be behind its end.
+template <typename Kind> inline Floats read_to_the_end(const typename Kind::Element *at, int64_t left) {
     if (left >= LANES) return Kind::read(at);
     typename Kind::Element last[LANES];
     std::fill(last, last + LANES, Kind::write_one(-std::numeric_limits<float>::infinity()));

@@ -11,11 +11,11 @@ namespace {
 constexpr int PANELS_AT_ONCE = 4;
 
 // Panels of values of STEP keys; by twos as `interleave` has them.
-template <typename Kind, int COUNT> inline void beside(const typename Kind::Element *first, const typename Kind::Element *second, U16 *to) {
+template <typename Kind, int COUNT> inline void beside(const typename Kind::Element *first, const typename Kind::Element *second, Words *to) {
     if constexpr (Kind::STEP == 1) {
-        for (int panel = 0; panel < COUNT; panel++) to[panel] = load<U16>(first + panel * LANES);
+        for (int panel = 0; panel < COUNT; panel++) to[panel] = load<Words>(first + panel * LANES);
     } else if constexpr (COUNT == 1) {
-        to[0] = widened(load<H16>(first)) | widened(load<H16>(second)) << 16;
+        to[0] = widened(load<Halves>(first)) | widened(load<Halves>(second)) << 16;
     } else {
         for (int panel = 0; panel < COUNT; panel += 2) interleave(first + panel * LANES, second + panel * LANES, to + panel);
     }
@@ -28,8 +28,8 @@ template <typename Kind> struct KvTile {
     Ahead ahead;
     int64_t first_seen = 0;         // no row of the task sees a key before
     int64_t first_key = 0, end = 0; // its first key, and behind its last
-    U16 *keys;                      // [TILE_KEYS / 16, D / STEP] of 16 lanes
-    U16 *values;                    // [TILE_KEYS / STEP, D / 16] of 16 lanes
+    Words *keys;                      // [TILE_KEYS / 16, D / STEP] of 16 lanes
+    Words *values;                    // [TILE_KEYS / STEP, D / 16] of 16 lanes
     Element *rows;                  // [64, D]: keys or values that lay in the pool as something else
     const Element *nothing;         // [D]: zeros
 
@@ -38,8 +38,8 @@ template <typename Kind> struct KvTile {
     }
 
     KvTile(const Attention &attention, Pieces &pieces) : a(attention), ahead{attention} {
-        keys = reinterpret_cast<U16 *>(pieces.take<Element>(TILE_KEYS * a.head_dim));
-        values = reinterpret_cast<U16 *>(pieces.take<Element>(TILE_KEYS * a.head_dim));
+        keys = reinterpret_cast<Words *>(pieces.take<Element>(TILE_KEYS * a.head_dim));
+        values = reinterpret_cast<Words *>(pieces.take<Element>(TILE_KEYS * a.head_dim));
         rows = pieces.take<Element>(PANELS_AT_ONCE * LANES * a.head_dim);
         Element *zeros = pieces.take<Element>(a.head_dim);
         std::fill_n(zeros, a.head_dim, Element{});
@@ -85,7 +85,7 @@ template <typename Kind> struct KvTile {
     // Half of the lines to be asked for are asked for meanwhile, the others when they are multiplied.
     void pack_some_keys(int64_t panel) {
         const int64_t key = first_key + panel * LANES;
-        pack_panels<true, LANES / 2>(key, std::min<int64_t>(end, key + PANELS_AT_ONCE * LANES), keys);
+        pack_panels<true, true>(key, std::min<int64_t>(end, key + PANELS_AT_ONCE * LANES), keys);
     }
 
   private:
@@ -97,28 +97,28 @@ template <typename Kind> struct KvTile {
     }
 
     // Packs the keys, or the values, of as many panels as `until` needs from `key` on; those from `until` on are nothing.
-    // Of the lines to be asked for, `SHARE` for each sixteen that are read are asked for meanwhile.
-    template <bool ARE_KEYS, int SHARE = LANES> void pack_panels(int64_t key, int64_t until, U16 *to) {
+    // As many lines as are read are asked for meanwhile, or half of them.
+    template <bool ARE_KEYS, bool IS_SHARED = false> void pack_panels(int64_t key, int64_t until, Words *to) {
         const int64_t panels = a.head_dim / LANES;
         const int64_t size = ARE_KEYS ? a.head_dim / Kind::STEP : LANES / Kind::STEP * panels; // of sixteen
         const int64_t whole = PANELS_AT_ONCE * LANES, behind = key + (until - key + whole - 1) / whole * whole;
         for (; key < behind; key += LANES, to += size) {
             if (!is_read(key)) {
-                std::memset(to, 0, size * sizeof(U16));
+                std::memset(to, 0, size * sizeof(Words));
                 continue;
             }
             if constexpr (ARE_KEYS) {
                 const Element *from = keys_from(key);
                 for (int64_t column = 0; column < size; column += LANES) {
                     transpose(reinterpret_cast<const uint32_t *>(from) + column, size, to + column, std::min<int64_t>(LANES, size - column));
-                    ahead.fetch(SHARE);
+                    ahead.fetch(lines_of(LANES) / (IS_SHARED ? 2 : 1));
                 }
             } else {
                 each_group(values_from(key), key, [&](int64_t group, const Element *first, const Element *second) {
                     each_panels(panels, [&](auto count, int64_t panel) {
                         beside<Kind, count.value>(first + panel * LANES, second + panel * LANES, to + group * panels + panel);
                     });
-                    ahead.fetch(panels);
+                    ahead.fetch(lines_of(panels));
                 });
             }
             ahead.turn();

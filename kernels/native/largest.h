@@ -8,17 +8,16 @@
 namespace {
 
 template <typename Kind> void largest(const void *x_, int64_t num_rows, int64_t size, float *values, int64_t *places, const Team &team) {
-    const I16 ramp = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     for (int64_t row = team.first(num_rows); row < team.end(num_rows); row++) {
         const auto *x = static_cast<const typename Kind::Element *>(x_) + row * size;
-        F16 most = splat(-std::numeric_limits<float>::infinity());
-        I16 place = ramp, are_nan{}; // of each lane
+        Floats most = splat(-std::numeric_limits<float>::infinity());
+        Ints place = RAMP, are_nan{}; // of each lane
         for (int64_t at = 0; at < size; at += LANES) {
-            const F16 value = read_to_the_end<Kind>(x + at, size - at);
-            const I16 is_more = value > most;
+            const Floats value = read_to_the_end<Kind>(x + at, size - at);
+            const Ints is_more = value > most;
             are_nan |= value != value;
             most = is_more ? value : most;
-            place = is_more ? ramp + int32_t(at) : place;
+            place = is_more ? RAMP + int32_t(at) : place;
         }
         values[row] = -std::numeric_limits<float>::infinity(), places[row] = 0;
         for (int lane = 0; lane < LANES; lane++) {

@@ -76,7 +76,7 @@ template <typename Kind> Added lowered(const Layer &w, const Pass &p, LowRank Ad
         const LowRank &own = w.adapters[p.adapters[row] - 1].*part;
         if (!own.down) continue;
         auto *low = static_cast<Element *>(p.low) + row * p.low_width;
-        const auto keep = [&](int64_t r, int64_t stripe, const F16 (&sums)[PANELS]) {
+        const auto keep = [&](int64_t r, int64_t stripe, const Floats (&sums)[PANELS]) {
             for (int64_t panel = 0, at = stripe * PANELS * LANES; panel < PANELS && at < own.rank; panel++, at += LANES) Kind::write(low + r * p.low_width + at, sums[panel]);
         };
         product<Kind>(static_cast<const Element *>(x) + row * num_inputs, own.down, next - row, num_inputs, own.rank, Team{}, keep);

@@ -21,14 +21,14 @@ constexpr int TILE_ROWS_AT_ONCE = 512;   // in the second cache, with the weight
 // over a part of the inputs at a time, so that its weights stay in the first cache. Calls `finish` as `product` does, for
 // the rows before while the next ones are multiplied: that is another unit of the processor.
 template <typename Kind, typename Finish>
-void product_by_tiles(const typename Kind::Element *x, const U16 *stripes, int64_t num_rows, int64_t num_inputs, int64_t stripe, int64_t end, const Finish &finish) {
+void product_by_tiles(const typename Kind::Element *x, const Words *stripes, int64_t num_rows, int64_t num_inputs, int64_t stripe, int64_t end, const Finish &finish) {
     const int64_t num_groups = num_inputs / Kind::STEP, at_once = std::min<int64_t>(num_rows, 2 * TILE_ROWS), num_parts = (num_rows + at_once - 1) / at_once;
     const int64_t inputs_at_once = num_parts == 1 ? num_inputs : std::min<int64_t>(num_inputs, TILE_INPUTS_AT_ONCE);
     const int64_t num_kept = std::max<int64_t>(num_parts, 2); // parts: one waits while the next is multiplied
-    auto *sums = reinterpret_cast<F16(*)[PANELS]>(scratch(num_kept * at_once * sizeof(F16[PANELS])));
+    auto *sums = reinterpret_cast<Floats(*)[PANELS]>(scratch(num_kept * at_once * sizeof(Floats[PANELS])));
     struct Waiting {
         int64_t row = 0, stripe = 0, done = 0, count = 0;
-        const F16 (*sums)[PANELS] = nullptr;
+        const Floats (*sums)[PANELS] = nullptr;
     } waiting;
     const auto finish_some = [&](int64_t most) __attribute__((always_inline)) {
         for (; most > 0 && waiting.done < waiting.count; most--, waiting.done++) finish(waiting.row + waiting.done, waiting.stripe, waiting.sums[waiting.done]);
@@ -37,13 +37,13 @@ void product_by_tiles(const typename Kind::Element *x, const U16 *stripes, int64
     for (; stripe < end; stripe++)
         for (int64_t input = 0; input < num_inputs; input += inputs_at_once) {
             const int64_t count = std::min(inputs_at_once, num_inputs - input);
-            const U16 *weights = stripes + (stripe * num_groups + input / Kind::STEP) * PANELS;
+            const Words *weights = stripes + (stripe * num_groups + input / Kind::STEP) * PANELS;
             for (int64_t part = 0; part < num_parts; part++) {
                 const int64_t row = std::min(part * at_once, num_rows - at_once);
                 auto *to = sums + (num_parts == 1 ? stripe % 2 : part) * at_once;
                 // What comes after these weights is asked for while rows go over them; of few rows, three steps ahead.
                 const int64_t lines = (TILE_INPUTS + num_parts - 1) / num_parts;
-                const U16 *ahead = num_parts == 1 ? weights + 3 * TILE_INPUTS : weights + count / Kind::STEP * PANELS + part * lines * (count / TILE_INPUTS);
+                const Words *ahead = num_parts == 1 ? weights + 3 * TILE_INPUTS : weights + count / Kind::STEP * PANELS + part * lines * (count / TILE_INPUTS);
                 const auto meanwhile = [&] {
                     for (int64_t line = 0; line < lines; line++) __builtin_prefetch(ahead++, 0, 2);
                     finish_some(2);
@@ -53,7 +53,7 @@ void product_by_tiles(const typename Kind::Element *x, const U16 *stripes, int64
                 const auto multiply = num_parts == 1 ? tile_pair<false, true, decltype(meanwhile)>
                                       : input       ? tile_pair<true, false, decltype(meanwhile)>
                                                     : tile_pair<false, false, decltype(meanwhile)>;
-                multiply(at_once, from, num_inputs * 2, pair, count, to, sizeof(F16[PANELS]), meanwhile);
+                multiply(at_once, from, num_inputs * 2, pair, count, to, sizeof(Floats[PANELS]), meanwhile);
                 if (input + count < num_inputs) continue;
                 finish_some(at_once);
                 waiting = {row, stripe, 0, at_once, to};
@@ -68,23 +68,23 @@ void product(const void *x_, const void *packed, int64_t num_rows, int64_t num_i
     const auto *x = static_cast<const typename Kind::Element *>(x_);
     if (num_rows == 0) return; // for all threads: none waits
     const int64_t num_groups = num_inputs / Kind::STEP, size = PANELS * num_groups;
-    const int64_t num_stripes = (num_outputs + PANELS * LANES - 1) / (PANELS * LANES), end = team.end(num_stripes);
-    const auto *stripes = static_cast<const U16 *>(packed);
+    const int64_t num_stripes = (num_outputs + STRIPE - 1) / STRIPE, end = team.end(num_stripes);
+    const auto *stripes = static_cast<const Words *>(packed);
     int64_t stripe = team.first(num_stripes);
     if (goes_by_tiles<Kind>(num_inputs)) {
         for (int64_t row = 0; row < num_rows; row += TILE_ROWS_AT_ONCE)
             product_by_tiles<Kind>(x + row * num_inputs, stripes, std::min<int64_t>(TILE_ROWS_AT_ONCE, num_rows - row), num_inputs, stripe, end,
-                                   [&](int64_t r, int64_t each, const F16 (&sums)[PANELS]) __attribute__((always_inline)) { finish(row + r, each, sums); });
+                                   [&](int64_t r, int64_t each, const Floats (&sums)[PANELS]) __attribute__((always_inline)) { finish(row + r, each, sums); });
         stripe = end;
     }
     if (stripe == end) return team.meet();
     const int64_t num_factors = num_groups * Kind::FACTORS;
     const auto *factors = factors_of<Kind>(x, num_rows * num_inputs, reinterpret_cast<float *>(scratch(ARE_WIDENED<Kind> ? num_rows * num_inputs * sizeof(float) : 0)));
     for (; stripe < end; stripe++) {
-        const U16 *at = stripes + stripe * size;
+        const Words *at = stripes + stripe * size;
         int64_t part = 0;
         in_parts<STRIPE_ROWS<Kind>>(num_rows, [&](auto rows, int64_t row) {
-            F16 sums[rows.value][PANELS];
+            Floats sums[rows.value][PANELS];
             tile<Kind, rows.value, PANELS>(factors + row * num_factors, num_factors, at, 1, PANELS, num_groups, sums, StripesAhead(at, size, part++, num_parts_of(num_rows, STRIPE_ROWS<Kind>)));
             for (int r = 0; r < rows.value; r++) finish(row + r, stripe, sums[r]);
         });
@@ -102,28 +102,34 @@ void product(const void *x, const Matrix &weight, void *room, int64_t num_rows, 
 template <typename Kind, typename Out>
 void linear(const void *x, const Matrix &weight, const float *bias, void *room, void *y_, int64_t num_rows, int64_t num_inputs, int64_t num_outputs, const Team &team, const Added &added = {}) {
     auto *y = static_cast<typename Out::Element *>(y_);
-    product<Kind>(x, weight, room, num_rows, num_inputs, num_outputs, team, [=](int64_t row, int64_t stripe, const F16 (&found)[PANELS]) __attribute__((always_inline)) {
-        F16 sums[PANELS] = {found[0], found[1]};
+    product<Kind>(x, weight, room, num_rows, num_inputs, num_outputs, team, [=](int64_t row, int64_t stripe, const Floats (&found)[PANELS]) __attribute__((always_inline)) {
+        Floats sums[PANELS];
+        std::copy(found, found + PANELS, sums);
         added.template to<Kind>(row, stripe, sums);
-        const int64_t first = stripe * PANELS * LANES, count = std::min<int64_t>(PANELS * LANES, num_outputs - first);
+        const int64_t first = stripe * STRIPE, count = std::min<int64_t>(STRIPE, num_outputs - first);
         auto *to = y + row * num_outputs + first;
         const float *own = bias ? bias + first : nullptr;
-        if (count == PANELS * LANES) return Out::write(to, own ? sums[0] + load<F16>(own) : sums[0], own ? sums[1] + load<F16>(own + LANES) : sums[1]);
+        const auto sum = [&](int panel) { return own ? sums[panel] + load<Floats>(own + panel * LANES) : sums[panel]; };
+        if (count == STRIPE) {
+            for (int panel = 0; panel < PANELS; panel += 2) Out::write(to + panel * LANES, sum(panel), sum(panel + 1));
+            return;
+        }
         for (int64_t at = 0; at < count; at++) to[at] = Out::write_one(sums[at / LANES][at % LANES] + (own ? own[at] : 0.0f));
     });
 }
 
-// silu(gate) * up of `[T, K]`: the weight's panels are one of gate and one of up by turns, `size` outputs of each.
+// silu(gate) * up of `[T, K]`: half of a stripe is of gate, half of up, `size` outputs of each.
 template <typename Kind>
 void gated_linear(const void *x, const Matrix &weight, const float *bias, void *room, void *y_, int64_t num_rows, int64_t num_inputs, int64_t size, const Team &team, const Added &added = {}) {
     auto *y = static_cast<typename Kind::Element *>(y_);
-    product<Kind>(x, weight, room, num_rows, num_inputs, 2 * size, team, [=](int64_t row, int64_t stripe, const F16 (&found)[PANELS]) __attribute__((always_inline)) {
-        F16 sums[PANELS] = {found[0], found[1]};
+    product<Kind>(x, weight, room, num_rows, num_inputs, 2 * size, team, [=](int64_t row, int64_t stripe, const Floats (&found)[PANELS]) __attribute__((always_inline)) {
+        Floats sums[PANELS];
+        std::copy(found, found + PANELS, sums);
         added.template to<Kind>(row, stripe, sums);
-        const float *own = bias ? bias + stripe * PANELS * LANES : nullptr;
-        const F16 gate = Kind::rounded(own ? sums[0] + load<F16>(own) : sums[0]);
-        const F16 up = Kind::rounded(own ? sums[1] + load<F16>(own + LANES) : sums[1]);
-        Kind::write(y + row * size + stripe * LANES, silu<Kind>(gate) * up);
+        const float *own = bias ? bias + stripe * STRIPE : nullptr;
+        const auto sum = [&](int panel) { return Kind::rounded(own ? sums[panel] + load<Floats>(own + panel * LANES) : sums[panel]); };
+        for (int panel = 0; panel < PANELS / 2; panel++)
+            Kind::write(y + row * size + stripe * (STRIPE / 2) + panel * LANES, silu<Kind>(sum(panel)) * sum(PANELS / 2 + panel));
     });
 }
 

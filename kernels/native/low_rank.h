@@ -29,14 +29,14 @@ struct Added {
     int64_t width = 0;
 
     // To those of a row and a stripe.
-    template <typename Kind> inline void to(int64_t row, int64_t stripe, F16 (&sums)[PANELS]) const {
+    template <typename Kind> inline void to(int64_t row, int64_t stripe, Floats (&sums)[PANELS]) const {
         if (!numbers || !numbers[row]) return;
         const LowRank &own = adapters[numbers[row] - 1].*part;
         if (!own.down) return;
         const int64_t num_groups = own.rank / Kind::STEP;
         const auto *x = static_cast<const typename Kind::Element *>(low) + row * width;
-        const U16 *weights = static_cast<const U16 *>(own.up) + stripe * PANELS * num_groups;
-        F16 parts[CHAINS][PANELS] = {}; // a sum by itself would wait for itself
+        const Words *weights = static_cast<const Words *>(own.up) + stripe * PANELS * num_groups;
+        Floats parts[CHAINS][PANELS] = {}; // a sum by itself would wait for itself
         for (int64_t group = 0; group < num_groups; group += CHAINS)
             for (int64_t chain = 0; chain < CHAINS; chain++)
                 each_factor<Kind>([&](auto number) {

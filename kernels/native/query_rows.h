@@ -56,10 +56,10 @@ template <typename Kind> struct QueryRows {
     // Writes what row `row` of all has found. A sink of score `sink` counts as a key that has no value; not before now,
     // since the largest score of a key, to which probabilities are relative, makes one that is 1, and is not rounded.
     void finish(int64_t row, Element *to, float sink) const {
-        const F16 denominator = splat(denominators[row]) + exp2(splat(sink * LOG2_E - maxima[row]));
+        const Floats denominator = splat(denominators[row]) + exp2(splat(sink * LOG2_E - maxima[row]));
         each_panels(dim / LANES, [&](auto count, int64_t panel) {
-            F16 sum[count.value];
-            for (int p = 0; p < count.value; p++) sum[p] = load<F16>(sums + row * dim + (panel + p) * LANES) / denominator;
+            Floats sum[count.value];
+            for (int p = 0; p < count.value; p++) sum[p] = load<Floats>(sums + row * dim + (panel + p) * LANES) / denominator;
             if constexpr (Kind::STEP == 2)
                 for (int p = 0; p + 2 <= count.value; p += 2) in_order(sum[p], sum[p + 1]);
             for (int p = 0; p < count.value; p++) Kind::write(to + (panel + p) * LANES, sum[p]);
@@ -81,19 +81,19 @@ template <typename Kind> struct QueryRows {
     // little would be left of the difference, by the first terms of the series.
     inline void cap_scores(float *scores, int64_t num_panels) const {
         for (int64_t panel = 0; panel < num_panels; panel++) {
-            const F16 x = load<F16>(scores + panel * LANES) * splat(to_cap), size = x < F16{} ? -x : x, square = x * x;
-            const F16 power = exp2(size * splat(-2 * LOG2_E)), far = (splat(1.0f) - power) / (splat(1.0f) + power);
-            const F16 near = x * (splat(1.0f) + square * (splat(-1.0f / 3) + square * (splat(2.0f / 15) - square * splat(17.0f / 315))));
-            store(scores + panel * LANES, splat(cap) * (size < splat(0.25f) ? near : x < F16{} ? -far : far));
+            const Floats x = load<Floats>(scores + panel * LANES) * splat(to_cap), size = x < Floats{} ? -x : x, square = x * x;
+            const Floats power = exp2(size * splat(-2 * LOG2_E)), far = (splat(1.0f) - power) / (splat(1.0f) + power);
+            const Floats near = x * (splat(1.0f) + square * (splat(-1.0f / 3) + square * (splat(2.0f / 15) - square * splat(17.0f / 315))));
+            store(scores + panel * LANES, splat(cap) * (size < splat(0.25f) ? near : x < Floats{} ? -far : far));
         }
     }
 
     // NaN where one of the scores is, or zero: what it does not see scores minus infinity.
     static float sum_of_nans(const float *scores, int64_t num_panels) {
-        F16 sum{};
+        Floats sum{};
         for (int64_t panel = 0; panel < num_panels; panel++) {
-            const F16 score = load<F16>(scores + panel * LANES);
-            sum += score != score ? score : F16{};
+            const Floats score = load<Floats>(scores + panel * LANES);
+            sum += score != score ? score : Floats{};
         }
         return sum_of(sum);
     }
@@ -101,16 +101,15 @@ template <typename Kind> struct QueryRows {
     // Likewise of one row, which sees the keys of the tile from `first` to `last`; what it has summed so far is scaled down
     // where it must be.
     inline void weigh_row(int64_t row, int32_t first, int32_t last, float *scores, int64_t num_panels, Element *probability) {
-        const I16 ramp = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-        const F16 nothing = splat(-std::numeric_limits<float>::infinity());
-        F16 most[PANELS_OF_SCORES];
-        for (F16 &each : most) each = nothing;
+        const Floats nothing = splat(-std::numeric_limits<float>::infinity());
+        Floats most[PANELS_OF_SCORES];
+        for (Floats &each : most) each = nothing;
         for (int64_t from = 0; from < num_panels; from += PANELS_OF_SCORES)
             for (int64_t panel = 0; panel < PANELS_OF_SCORES; panel++) {
                 const int32_t base = int32_t((from + panel) * LANES);
-                F16 score = load<F16>(scores + base);
+                Floats score = load<Floats>(scores + base);
                 if (base + LANES - 1 > last || base < first) {
-                    score = ((ramp + base <= last) & (ramp + base >= first)) ? score : nothing;
+                    score = ((RAMP + base <= last) & (RAMP + base >= first)) ? score : nothing;
                     store(scores + base, score);
                 }
                 most[panel] = larger(score, most[panel]);
@@ -121,19 +120,19 @@ template <typename Kind> struct QueryRows {
             denominators[row] += sum_of_nans(scores, num_panels);
             return;
         }
-        F16 total[PANELS_OF_SCORES] = {};
+        Floats total[PANELS_OF_SCORES] = {};
         for (int64_t from = 0; from < num_panels; from += PANELS_OF_SCORES)
             for (int64_t panel = 0; panel < PANELS_OF_SCORES; panel++) {
                 const int64_t at = (from + panel) * LANES;
-                const F16 value = exp2(load<F16>(scores + at) * splat(to_powers) - splat(maximum));
+                const Floats value = exp2(load<Floats>(scores + at) * splat(to_powers) - splat(maximum));
                 total[panel] += value;
                 Kind::write(probability + at, value);
             }
         if (maximum != before) {
-            const F16 shrink = exp2(splat(before - maximum));
+            const Floats shrink = exp2(splat(before - maximum));
             float *sum = sums + row * dim;
             denominators[row] *= shrink[0];
-            for (int64_t d = 0; d < dim; d += LANES) store(sum + d, load<F16>(sum + d) * shrink);
+            for (int64_t d = 0; d < dim; d += LANES) store(sum + d, load<Floats>(sum + d) * shrink);
             maxima[row] = maximum;
         }
         denominators[row] += sum_of(total[0] + total[1] + (total[2] + total[3]));

@@ -20,12 +20,12 @@ void rms_norm(const void *x_, const void *residual_, const void *weight_, void *
         const int64_t outer = row / num_inner, inner = row % num_inner;
         const Element *x = static_cast<const Element *>(x_) + outer * stride + inner * size;
         Element *normed = static_cast<Element *>(normed_) + outer * normed_stride + inner * size;
-        F16 squares{};
+        Floats squares{};
         if (residual_) {
             const Element *residual = static_cast<const Element *>(residual_) + row * size;
             Element *total = static_cast<Element *>(total_) + row * size;
             for (int64_t at = 0; at < size; at += LANES) {
-                const F16 value = Kind::rounded(Kind::read(x + at) + Kind::read(residual + at));
+                const Floats value = Kind::rounded(Kind::read(x + at) + Kind::read(residual + at));
                 Kind::write(total + at, value);
                 squares += value * value;
             }
@@ -40,7 +40,7 @@ void rms_norm(const void *x_, const void *residual_, const void *weight_, void *
     team.meet();
 }
 
-template <typename Kind> inline F16 silu(F16 x) { return Kind::rounded(x * sigmoid<Kind>(x)); }
+template <typename Kind> inline Floats silu(Floats x) { return Kind::rounded(x * sigmoid<Kind>(x)); }
 
 template <typename Kind> void silu_and_mul(const void *gate_up_, void *out_, int64_t num_rows, int64_t size, const Team &team) {
     typedef typename Kind::Element Element;
@@ -66,7 +66,7 @@ struct Append {
 template <typename Kind> inline void rotate(const typename Kind::Element *from, typename Kind::Element *to, const float *cos, const float *sin, int64_t half) {
     int64_t d = 0;
     for (; d + LANES <= half; d += LANES) {
-        const F16 first = Kind::read(from + d), second = Kind::read(from + half + d), c = load<F16>(cos + d), s = load<F16>(sin + d);
+        const Floats first = Kind::read(from + d), second = Kind::read(from + half + d), c = load<Floats>(cos + d), s = load<Floats>(sin + d);
         Kind::write(to + d, first * c - second * s);
         Kind::write(to + half + d, second * c + first * s);
     }

@@ -6,8 +6,8 @@
 namespace {
 
 enum Stored : int64_t { STORED_BF16, STORED_FP32, STORED_INT8, STORED_FP8 };
-typedef int8_t B16 __attribute__((vector_size(16)));
-typedef int16_t S16 __attribute__((vector_size(32)));
+typedef int8_t Bytes __attribute__((vector_size(LANES)));
+typedef int16_t Shorts __attribute__((vector_size(2 * LANES)));
 
 constexpr float SMALLEST_SCALE = 0x1p-100f;
 constexpr float MAGIC = 12582912.0f; // added and subtracted, it rounds to an integer
@@ -16,60 +16,57 @@ constexpr float MAGIC = 12582912.0f; // added and subtracted, it rounds to an in
 template <typename Kind> inline bool is_plain(int64_t stored) { return stored == (std::is_same_v<Kind, Bf16> ? STORED_BF16 : STORED_FP32); }
 
 // Where no instruction is named, in two steps, each to twice or half the width: gcc finds none for both at once.
-inline I16 widened(B16 codes) {
+inline Ints widened(Bytes codes) {
 #if defined(__AVX512F__)
-    return (I16)_mm512_maskz_cvtepi8_epi32(0xFFFF, (__m128i)codes);
+    return (Ints)_mm512_maskz_cvtepi8_epi32(0xFFFF, (__m128i)codes);
 #else
-    return __builtin_convertvector(__builtin_convertvector(codes, S16), I16);
+    return __builtin_convertvector(__builtin_convertvector(codes, Shorts), Ints);
 #endif
 }
-inline B16 narrowed(I16 codes) { return __builtin_convertvector(__builtin_convertvector(codes, S16), B16); }
+inline Bytes narrowed(Ints codes) { return __builtin_convertvector(__builtin_convertvector(codes, Shorts), Bytes); }
 
-inline F16 from_int8(B16 codes, F16 scale) { return __builtin_convertvector(widened(codes), F16) * scale; }
+inline Floats from_int8(Bytes codes, Floats scale) { return __builtin_convertvector(widened(codes), Floats) * scale; }
 // Ties to even. By an instruction where there is one: a sum might be fused with the product that `value` is, and then be
 // the nearest of what that was before it was rounded.
-inline I16 nearest(F16 value) {
+inline Ints nearest(Floats value) {
 #if defined(__AVX512F__)
-    return (I16)_mm512_maskz_cvtps_epi32(0xFFFF, (__m512)value);
+    return (Ints)_mm512_maskz_cvtps_epi32(0xFFFF, (__m512)value);
 #elif defined(__AVX2__)
-    __m256 halves[2];
-    std::memcpy(halves, &value, 64);
-    const __m256i found[2] = {_mm256_cvtps_epi32(halves[0]), _mm256_cvtps_epi32(halves[1])};
-    return load<I16>(found);
+    return (Ints)_mm256_cvtps_epi32((__m256)value);
 #else
-    return __builtin_convertvector((value + splat(MAGIC)) - splat(MAGIC), I16);
+    return __builtin_convertvector((value + splat(MAGIC)) - splat(MAGIC), Ints);
 #endif
 }
-inline B16 to_int8(F16 value) { return narrowed(nearest(value)); }
+inline Bytes to_int8(Floats value) { return narrowed(nearest(value)); }
 
 // e4m3: sign, 4 bits of exponent with bias 7, 3 of mantissa; no code but those of finite numbers. What they are times a scale.
-inline F16 from_fp8(B16 codes, F16 scale) {
+inline Floats from_fp8(Bytes codes, Floats scale) {
 #if defined(__AVX512F__)
     // The same bits in a half, whose bias is 15, are a number 2^-8 times as large, subnormal ones too; no scale is so large
     // that 2^8 times it is no float. Above the seven bits of a number its sign comes twice.
-    const S16 half = __builtin_convertvector(codes, S16) << 7 & int16_t(0xBFFF);
-    return (F16)_mm512_maskz_cvtph_ps(0xFFFF, (__m256i)half) * (scale * splat(0x1p8f));
+    const Shorts half = __builtin_convertvector(codes, Shorts) << 7 & int16_t(0xBFFF);
+    return (Floats)_mm512_maskz_cvtph_ps(0xFFFF, (__m256i)half) * (scale * splat(0x1p8f));
 #else
-    const U16 bits = (U16)widened(codes), rest = bits & 0x7F;
-    const F16 subnormal = __builtin_convertvector((I16)rest, F16) * splat(0x1p-9f), normal = (F16)((rest << 20) + (120u << 23));
-    return (F16)((U16)(rest < 8 ? subnormal : normal) | (bits & 0x80) << 24) * scale;
+    const Words bits = (Words)widened(codes), rest = bits & 0x7F;
+    const Floats subnormal = __builtin_convertvector((Ints)rest, Floats) * splat(0x1p-9f), normal = (Floats)((rest << 20) + (120u << 23));
+    return (Floats)((Words)(rest < 8 ? subnormal : normal) | (bits & 0x80) << 24) * scale;
 #endif
 }
 
-inline B16 to_fp8(F16 value) { // of at most 464: what lies between two codes goes to the nearer, ties to even
-    const U16 bits = (U16)value, positive = bits & 0x7FFFFFFFu;
-    const U16 normal = ((positive + 0x7FFFF + (positive >> 20 & 1)) >> 20) - (120u << 3);
-    const U16 subnormal = (U16)nearest((F16)positive * splat(0x1p9f));
-    return narrowed((I16)(((F16)positive < splat(0x1p-6f) ? subnormal : normal) | (bits >> 24 & 0x80)));
+inline Bytes to_fp8(Floats value) { // of at most 464: what lies between two codes goes to the nearer, ties to even
+    const Words bits = (Words)value, positive = bits & 0x7FFFFFFFu;
+    const Words normal = ((positive + 0x7FFFF + (positive >> 20 & 1)) >> 20) - (120u << 3);
+    const Words subnormal = (Words)nearest((Floats)positive * splat(0x1p9f));
+    return narrowed((Ints)(((Floats)positive < splat(0x1p-6f) ? subnormal : normal) | (bits >> 24 & 0x80)));
 }
 
 // The largest of some numbers by their bits. A NaN has the most of all, so it makes its scale NaN, and with it whatever is
 // read.
 template <typename Kind> inline float largest_of(const typename Kind::Element *from, int64_t count) {
-    const auto more = [](U16 left, U16 right) { return left > right ? left : right; };
-    U16 most{};
-    for (int64_t at = 0; at < count; at += LANES) most = more((U16)Kind::read(from + at) & 0x7FFFFFFFu, most);
-    return ((F16)reduced(most, more))[0];
+    const auto more = [](Words left, Words right) { return left > right ? left : right; };
+    Words most{};
+    for (int64_t at = 0; at < count; at += LANES) most = more((Words)Kind::read(from + at) & 0x7FFFFFFFu, most);
+    return ((Floats)reduced(most, more))[0];
 }
 
 template <typename Kind> inline uint16_t scale_of(const typename Kind::Element *from, int64_t dim, float largest_code) {
@@ -86,9 +83,9 @@ template <typename Kind> inline void encode(int64_t stored, const typename Kind:
         return;
     }
     const uint16_t bits = scale_of<Kind>(from, dim, stored == STORED_INT8 ? 127.0f : 448.0f);
-    const F16 scale = splat(from_bf16(bits));
+    const Floats scale = splat(from_bf16(bits));
     for (int64_t d = 0; d < dim; d += LANES) {
-        const F16 value = Kind::read(from + d) / scale;
+        const Floats value = Kind::read(from + d) / scale;
         store(to + d, stored == STORED_FP8 ? to_fp8(value) : to_int8(value));
     }
     store(to + dim, bits);
@@ -97,23 +94,23 @@ template <typename Kind> inline void encode(int64_t stored, const typename Kind:
 // By twos, since two vectors are rounded by one instruction.
 template <typename Kind, typename Value> inline void decode_codes(const uint8_t *from, typename Kind::Element *to, int64_t dim, const Value &value_of) {
     int64_t d = 0;
-    for (; d + 2 * LANES <= dim; d += 2 * LANES) Kind::write(to + d, value_of(load<B16>(from + d)), value_of(load<B16>(from + d + LANES)));
-    if (d < dim) Kind::write(to + d, value_of(load<B16>(from + d)));
+    for (; d + 2 * LANES <= dim; d += 2 * LANES) Kind::write(to + d, value_of(load<Bytes>(from + d)), value_of(load<Bytes>(from + d + LANES)));
+    if (d < dim) Kind::write(to + d, value_of(load<Bytes>(from + d)));
 }
 
 // And out of it, rounded to what is computed with.
 template <typename Kind> inline void decode(int64_t stored, const uint8_t *from, typename Kind::Element *to, int64_t dim) {
     switch (stored) {
     case STORED_BF16:
-        for (int64_t d = 0; d < dim; d += LANES) Kind::write(to + d, from_bf16(load<H16>(from + 2 * d)));
+        for (int64_t d = 0; d < dim; d += LANES) Kind::write(to + d, from_bf16(load<Halves>(from + 2 * d)));
         break;
     case STORED_FP32:
-        for (int64_t d = 0; d < dim; d += LANES) Kind::write(to + d, load<F16>(from + 4 * d));
+        for (int64_t d = 0; d < dim; d += LANES) Kind::write(to + d, load<Floats>(from + 4 * d));
         break;
     default:
-        const F16 scale = splat(from_bf16(load<uint16_t>(from + dim)));
-        if (stored == STORED_FP8) decode_codes<Kind>(from, to, dim, [&](B16 codes) { return from_fp8(codes, scale); });
-        else decode_codes<Kind>(from, to, dim, [&](B16 codes) { return from_int8(codes, scale); });
+        const Floats scale = splat(from_bf16(load<uint16_t>(from + dim)));
+        if (stored == STORED_FP8) decode_codes<Kind>(from, to, dim, [&](Bytes codes) { return from_fp8(codes, scale); });
+        else decode_codes<Kind>(from, to, dim, [&](Bytes codes) { return from_int8(codes, scale); });
     }
 }
 

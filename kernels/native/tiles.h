@@ -17,7 +17,7 @@ constexpr int TILE_ROWS = 16, TILE_INPUTS = 32;
 
 // Two panels of weights, side by side in what comes of them: where a step of 32 inputs of either lies.
 struct Pair {
-    const U16 *at;             // [16, ...] of the first panel
+    const Words *at;             // [16, ...] of the first panel
     int64_t second, row, step; // vectors: from it to the other panel, from one of its rows to the next, and to the next step
 };
 
@@ -78,14 +78,14 @@ inline void tile_rows(const void *rows, int64_t x_stride, const Pair &pair, int6
     const auto *x = static_cast<const uint8_t *>(rows);
     auto *sums = static_cast<uint8_t *>(sums_), *others = sums + TILE_ROWS * sums_stride;
     if constexpr (ADDS) {
-        load_tile<0>(sums, sums_stride), load_tile<1>(sums + sizeof(F16), sums_stride);
-        if constexpr (HAS_SECOND) load_tile<2>(others, sums_stride), load_tile<3>(others + sizeof(F16), sums_stride);
+        load_tile<0>(sums, sums_stride), load_tile<1>(sums + sizeof(Floats), sums_stride);
+        if constexpr (HAS_SECOND) load_tile<2>(others, sums_stride), load_tile<3>(others + sizeof(Floats), sums_stride);
     } else {
         zero_tile<0>(), zero_tile<1>();
         if constexpr (HAS_SECOND) zero_tile<2>(), zero_tile<3>();
     }
-    const U16 *weights = pair.at;
-    const int64_t second = pair.second, row_bytes = pair.row * sizeof(U16), step = pair.step;
+    const Words *weights = pair.at;
+    const int64_t second = pair.second, row_bytes = pair.row * sizeof(Words), step = pair.step;
     for (int64_t input = 0; input < num_inputs; input += TILE_INPUTS, x += 2 * TILE_INPUTS, weights += step) {
         load_tile<ROWS_STAY, 4>(x, x_stride);
         if constexpr (HAS_SECOND) load_tile<ROWS_STAY, 5>(x + TILE_ROWS * x_stride, x_stride);
@@ -94,8 +94,8 @@ inline void tile_rows(const void *rows, int64_t x_stride, const Pair &pair, int6
         if constexpr (HAS_SECOND) multiply_tiles<2, 5, 6>(), multiply_tiles<3, 5, 7>();
         meanwhile();
     }
-    store_tile<0>(sums, sums_stride), store_tile<1>(sums + sizeof(F16), sums_stride);
-    if constexpr (HAS_SECOND) store_tile<2>(others, sums_stride), store_tile<3>(others + sizeof(F16), sums_stride);
+    store_tile<0>(sums, sums_stride), store_tile<1>(sums + sizeof(Floats), sums_stride);
+    if constexpr (HAS_SECOND) store_tile<2>(others, sums_stride), store_tile<3>(others + sizeof(Floats), sums_stride);
 }
 
 // Products of up to 32 rows, `x_stride` bytes apart, and two panels over `num_inputs`; to `sums`, `sums_stride` bytes apart,
@@ -115,10 +115,10 @@ inline void shape_for_keys(int64_t num_queries) {
     shape_tiles({scores, scores, scores, scores, TILE_ROWS, TILE_ROWS, queries, queries});
 }
 template <typename Meanwhile>
-inline void tile_keys(const uint8_t *const (&keys)[4], int64_t key_stride, const U16 *queries, int64_t num_inputs, float *to, int64_t width, const Meanwhile &meanwhile) {
+inline void tile_keys(const uint8_t *const (&keys)[4], int64_t key_stride, const Words *queries, int64_t num_inputs, float *to, int64_t width, const Meanwhile &meanwhile) {
     zero_tile<0>(), zero_tile<1>(), zero_tile<2>(), zero_tile<3>();
     for (int64_t input = 0; input < num_inputs; input += TILE_INPUTS, queries += TILE_INPUTS / 2) {
-        load_tile<6>(queries, sizeof(U16));
+        load_tile<6>(queries, sizeof(Words));
         load_tile<4>(keys[0] + 2 * input, key_stride), multiply_tiles<0, 4, 6>(), meanwhile();
         load_tile<5>(keys[1] + 2 * input, key_stride), multiply_tiles<1, 5, 6>(), meanwhile();
         load_tile<4>(keys[2] + 2 * input, key_stride), multiply_tiles<2, 4, 6>(), meanwhile();
@@ -139,16 +139,16 @@ inline void tile_values(const void *probabilities, int64_t probability_stride, i
         each(std::integral_constant<int, 0>()), each(std::integral_constant<int, 1>());
         if constexpr (COUNT > 2) each(std::integral_constant<int, 2>()), each(std::integral_constant<int, 3>());
     };
-    each_panel([&](auto panel) { load_tile<panel.value>(sums + panel.value * sizeof(F16), stride); });
+    each_panel([&](auto panel) { load_tile<panel.value>(sums + panel.value * sizeof(Floats), stride); });
     for (int64_t key = 0; key < num_keys; key += TILE_INPUTS, row += 2 * TILE_INPUTS) {
-        const U16 *values = pack(key);
+        const Words *values = pack(key);
         load_tile<4>(row, probability_stride);
         each_panel([&](auto panel) {
-            load_tile<5 + panel.value % 3>(values + panel.value, COUNT * sizeof(U16));
+            load_tile<5 + panel.value % 3>(values + panel.value, COUNT * sizeof(Words));
             multiply_tiles<panel.value, 4, 5 + panel.value % 3>();
         });
     }
-    each_panel([&](auto panel) { store_tile<panel.value>(sums + panel.value * sizeof(F16), stride); });
+    each_panel([&](auto panel) { store_tile<panel.value>(sums + panel.value * sizeof(Floats), stride); });
 }
 
 #else
@@ -161,7 +161,7 @@ template <bool ADDS, bool ROWS_STAY, typename Meanwhile = Nothing>
 inline void tile_pair(int64_t, const void *, int64_t, const Pair &, int64_t, void *, int64_t, const Meanwhile & = {}) {}
 inline void shape_for_keys(int64_t) {}
 template <typename Meanwhile>
-inline void tile_keys(const uint8_t *const (&)[4], int64_t, const U16 *, int64_t, float *, int64_t, const Meanwhile &) {}
+inline void tile_keys(const uint8_t *const (&)[4], int64_t, const Words *, int64_t, float *, int64_t, const Meanwhile &) {}
 inline void shape_for_values(int64_t) {}
 template <int COUNT, typename Pack> inline void tile_values(const void *, int64_t, int64_t, void *, int64_t, const Pack &) {}
 

@@ -1,4 +1,4 @@
-// Vectors of 16 floats, whatever the processor has: gcc splits them where it must. Knows no tensor.
+// Vectors, of as many floats as a register of the processor has: 16, 8 or 4. Knows no tensor.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -13,17 +13,31 @@
 
 namespace {
 
-typedef float F16 __attribute__((vector_size(64)));
-typedef int32_t I16 __attribute__((vector_size(64)));
-typedef uint32_t U16 __attribute__((vector_size(64)));
-typedef uint64_t Q8 __attribute__((vector_size(64)));
-typedef uint16_t H16 __attribute__((vector_size(32)));
-typedef uint16_t H32 __attribute__((vector_size(64)));
+#if defined(__AVX512F__)
+constexpr int LANES = 16, REGISTERS = 32;
+#elif defined(__AVX__)
+constexpr int LANES = 8, REGISTERS = 16;
+#elif defined(__aarch64__)
+constexpr int LANES = 4, REGISTERS = 32;
+#else
+constexpr int LANES = 4, REGISTERS = 16;
+#endif
 
-constexpr int LANES = 16;
+typedef float Floats __attribute__((vector_size(4 * LANES)));
+typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
+typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
+typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
 
-inline F16 splat(float value) { return value - F16{}; }
-inline U16 splat(uint32_t value) { return value - U16{}; }
+#if defined(__AVX512F__)
+constexpr Ints RAMP = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#elif defined(__AVX__)
+constexpr Ints RAMP = {0, 1, 2, 3, 4, 5, 6, 7};
+#else
+constexpr Ints RAMP = {0, 1, 2, 3};
+#endif
+
+inline Floats splat(float value) { return value - Floats{}; }
+inline Words splat(uint32_t value) { return value - Words{}; }
 template <typename V> inline V load(const void *at) {
     V value;
     std::memcpy(&value, at, sizeof(V));
@@ -31,32 +45,31 @@ template <typename V> inline V load(const void *at) {
 }
 template <typename V> inline void store(void *at, V value) { std::memcpy(at, &value, sizeof(V)); }
 
-inline U16 widened(H16 bits) {
+inline Words widened(Halves bits) {
 #if defined(__AVX512F__)
-    return (U16)_mm512_maskz_cvtepu16_epi32(0xFFFF, (__m256i)bits); // gcc makes five instructions of the other
+    return (Words)_mm512_maskz_cvtepu16_epi32(0xFFFF, (__m256i)bits); // gcc makes five instructions of the other
 #else
-    return __builtin_convertvector(bits, U16);
+    return __builtin_convertvector(bits, Words);
 #endif
 }
 
-inline F16 larger(F16 left, F16 right) { // the right one where either is NaN
+inline Floats larger(Floats left, Floats right) { // the right one where either is NaN
 #if defined(__AVX512F__)
-    return (F16)_mm512_maskz_max_ps(0xFFFF, (__m512)left, (__m512)right);
+    return (Floats)_mm512_maskz_max_ps(0xFFFF, (__m512)left, (__m512)right);
 #else
     return left > right ? left : right;
 #endif
 }
 
 // Joins all lanes, in halves, by an operation in whose order nothing lies; each lane has what comes of it.
-template <typename V, typename Join> inline V reduced(V x, const Join &join) {
-    x = join(x, __builtin_shuffle(x, I16{8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7}));
-    x = join(x, __builtin_shuffle(x, I16{4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11}));
-    x = join(x, __builtin_shuffle(x, I16{2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13}));
-    return join(x, __builtin_shuffle(x, I16{1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14}));
+template <typename V, typename Join, int HALF = LANES / 2> inline V reduced(V x, const Join &join) {
+    x = join(x, __builtin_shuffle(x, RAMP ^ HALF));
+    if constexpr (HALF > 1) return reduced<V, Join, HALF / 2>(x, join);
+    else return x;
 }
-inline float max_of(F16 x) { return reduced(x, larger)[0]; }
-inline float sum_of(F16 x) {
-    return reduced(x, [](F16 left, F16 right) { return left + right; })[0];
+inline float max_of(Floats x) { return reduced(x, larger)[0]; }
+inline float sum_of(Floats x) {
+    return reduced(x, [](Floats left, Floats right) { return left + right; })[0];
 }
 
 } // namespace
