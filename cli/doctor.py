@@ -101,8 +101,8 @@ def _cpu() -> tuple[Verdict, str]:
         return Verdict.WARN, f"{usable} cores; features unknown"
     found = [name for name in CPU_FEATURES if name in flags]
     detail = f"{usable} cores; {', '.join(found) or 'no vector extension'}"
-    if "avx512_bf16" not in flags:
-        return Verdict.OK, f"{detail}; bfloat16 is emulated, so float32 is usually faster"
+    if "avx512_bf16" not in flags and not native_ops.load():
+        return Verdict.OK, f"{detail}; torch emulates bfloat16, so engines compute in float32"
     return Verdict.OK, detail
 
 

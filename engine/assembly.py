@@ -47,6 +47,7 @@ from pagewire.engine.scheduler import Scheduler
 from pagewire.engine.scheduling_policy import policy_named
 from pagewire.engine.speculation import Speculation
 from pagewire.engine.step_pace import StepPace
+from pagewire.kernels import native_ops
 from pagewire.kernels.backend import Backend
 from pagewire.kernels.backend_choice import backend_for
 from pagewire.kernels.cpu_backend import CpuBackend
@@ -91,14 +92,15 @@ class Engine:
 def resolve_dtype(name: str, device: torch.device = CPU) -> str:
     """Return the dtype that is computed in.
 
-    `auto` is bfloat16 where the device multiplies it natively, else float32 on a CPU, float16 on a CUDA device.
+    `auto` is bfloat16 where it is multiplied well: by our own ops on any CPU, else where the device has instructions
+    for it. Otherwise it is float32 on a CPU, float16 on a CUDA device.
     """
     if name != "auto":
         return name
     if device.type == "cuda":
         return "bfloat16" if torch.cuda.get_device_capability(device) >= (8, 0) else "float16"
-    native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    return "bfloat16" if native else "float32"
+    is_fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return "bfloat16" if is_fast or native_ops.load() else "float32"
 
 
 def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1, backend: Backend | None = None) -> Engine:

@@ -52,6 +52,8 @@ template <typename Kind> inline void code_row(const typename Kind::Element *x, i
 inline Ints dot_codes(Ints sum, Words weights, int32_t codes) {
 #if defined(__AVX512VNNI__)
     return (Ints)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)weights, _mm512_set1_epi32(codes));
+#elif defined(__AVXVNNI__) && !defined(__AVX512F__)
+    return (Ints)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)weights, _mm256_set1_epi32(codes));
 #elif defined(__AVX512BW__) || (defined(__AVX2__) && !defined(__AVX512F__))
     // The first and third, and the second and fourth, as pairs of 16 bits: in 8 bits, sums of pairs would be cut off.
     const auto pair = [](int32_t first, int32_t second) { return splat((int8_t(first) & 0xFFFFu) | uint32_t(int8_t(second)) << 16); };

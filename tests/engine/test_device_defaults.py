@@ -9,9 +9,11 @@ import torch
 
 from pagewire.core import cores
 from pagewire.core.messages import Role
+from pagewire.engine.assembly import resolve_dtype
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.graph_limits import TOKENS, GraphLimits
 from pagewire.engine.threads import set_threads
+from pagewire.kernels import native_ops
 from pagewire.serving.pod_config import PodConfig
 
 
@@ -29,6 +31,19 @@ def test_chunks_and_budgets_are_what_suits_the_device(device: str, chunk: int, p
     assert EngineConfig.from_json(alone.to_json()) == alone
     pods = EngineConfig.of(PodConfig(role=Role.COLOCATED, model="m", device=device, cluster_secret="s"))
     assert (pods.chunk_size, pods.max_num_batched_tokens) == (pods_chunk, budget)
+
+
+@pytest.mark.parametrize(
+    ("has_instruction", "has_ops", "computed_in"),
+    [(True, False, "bfloat16"), (False, True, "bfloat16"), (False, False, "float32")],
+)
+def test_bfloat16_is_computed_in_where_it_is_multiplied_well(
+    monkeypatch: pytest.MonkeyPatch, has_instruction: bool, has_ops: bool, computed_in: str
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_instruction)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    monkeypatch.setattr(native_ops, "load", lambda: object() if has_ops else None)
+    assert (resolve_dtype("auto"), resolve_dtype("float32")) == (computed_in, "float32")
 
 
 def test_what_is_asked_for_stays() -> None:

@@ -21,10 +21,12 @@ AVX512 = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 HAS = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
 HAS_SLOW_PRODUCTS = "avx512_bf16" in HAS and native_library.vendor() in native_ops.FLAGS
 # Builds for processors that have less than this one, or something faster.
-OTHER = {"avx512": "-march=skylake-avx512"} if HAS >= AVX512 else {}
-OTHER |= {"avx2": "-march=haswell", "portable": "-march=x86-64"} if IS_X86 else {}
-OTHER |= {"fast_bf16": "-USLOW_BF16_PRODUCTS"} if HAS_SLOW_PRODUCTS else {}
+OTHER: dict[str, tuple[str, ...]] = {"avx512": ("-march=skylake-avx512",)} if HAS >= AVX512 else {}
+OTHER |= {"avx2": ("-march=haswell",), "portable": ("-march=x86-64",)} if IS_X86 else {}
+OTHER |= {"fast_bf16": ("-USLOW_BF16_PRODUCTS",)} if HAS_SLOW_PRODUCTS else {}
 ALL_BUILDS = (*BUILDS, *OTHER)
+CODED_BUILDS = (*ALL_BUILDS, "avx_vnni") if "avx_vnni" in HAS else ALL_BUILDS  # others differ in codes' products alone
+OTHER |= {"avx_vnni": ("-march=haswell", "-mavxvnni")}
 
 
 def native_backend(build: str) -> CpuBackend:
@@ -32,16 +34,16 @@ def native_backend(build: str) -> CpuBackend:
     if build == "tiled":
         return _tiled()
     if build in OTHER:
-        return _for_another(OTHER[build])
+        return _for_another(*OTHER[build])
     native = CpuBackend.load()
     assert native is not None
     return native
 
 
 @functools.cache
-def _for_another(flag: str) -> CpuBackend:
+def _for_another(*flags: str) -> CpuBackend:
     # Of two flags the last one counts. What -O3 adds is half a minute of compiling, and no other code of ours.
-    library = native_ops.load(flag, "-O1")
+    library = native_ops.load(*flags, "-O1")
     assert library is not None
     library.use_tiles()
     return CpuBackend(library)
