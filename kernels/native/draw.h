@@ -14,11 +14,17 @@
 
 namespace {
 
-typedef uint64_t Q8 __attribute__((vector_size(64)));
-typedef double D8 __attribute__((vector_size(64)));
-typedef float F8 __attribute__((vector_size(32)));
-typedef int32_t I8 __attribute__((vector_size(32)));
-typedef int64_t L8 __attribute__((vector_size(64)));
+constexpr int WIDE = LANES / 2; // doubles of a register
+typedef double Doubles __attribute__((vector_size(8 * WIDE)));
+typedef int64_t Longs __attribute__((vector_size(8 * WIDE)));
+typedef uint64_t LongWords __attribute__((vector_size(8 * WIDE)));
+typedef float FewFloats __attribute__((vector_size(4 * WIDE)));
+typedef int32_t FewInts __attribute__((vector_size(4 * WIDE)));
+
+// A double of at least 2^52 has its integer in its last bits. To and from them by this way, for not every processor with
+// doubles in vectors converts these.
+constexpr double TWO_TO_52 = 0x1p52;
+inline Doubles to_doubles(LongWords below) { return (Doubles)(below | 0x4330000000000000ull) - TWO_TO_52; } // each below 2^52
 
 constexpr int NUM_BUCKETS = 2048, BUCKETS_PER_UNIT = 64;
 constexpr int64_t FEW = 2048; // are sorted at once
@@ -43,7 +49,7 @@ struct Left {
     float best = 0;
 
     template <typename Kind> void read(const typename Kind::Element *x, int64_t size) {
-        const int64_t padded = size + std::max(LANES, 8); // vectors of eight doubles, too
+        const int64_t padded = size + LANES;
         values.resize(padded), ids.resize(padded), weights.resize(padded), buckets.resize(padded);
         Floats most = splat(-std::numeric_limits<float>::infinity());
         const auto take = [&](int64_t at, Floats value) {
@@ -131,29 +137,31 @@ struct Left {
     void weigh(double temperature) {
         constexpr double TERMS[] = {1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040,
                                     1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 1.0 / 2, 1.0, 1.0}; // of e^x, x^12 first
-        for (int64_t at = 0; at < count; at += 8) {
-            const D8 x = (__builtin_convertvector(load<F8>(values.data() + at), D8) - double(best)) / temperature;
-            const D8 bits = x * 1.4426950408889634;
-            const D8 whole = (bits + 0x1.8p52) - 0x1.8p52; // the nearest integer
-            const D8 rest = (bits - whole) * 0.69314718055994531;
-            D8 power = D8{} + 1.0 / 6227020800.0;
+        constexpr double NEAREST = 0x1.8p52; // its last bits are 0
+        for (int64_t at = 0; at < count; at += WIDE) {
+            const Doubles x = (__builtin_convertvector(load<FewFloats>(values.data() + at), Doubles) - double(best)) / temperature;
+            const Doubles bits = x * 1.4426950408889634, shifted = bits + NEAREST;
+            const Doubles whole = shifted - NEAREST; // the nearest integer
+            const Doubles rest = (bits - whole) * 0.69314718055994531;
+            Doubles power = Doubles{} + 1.0 / 6227020800.0;
             for (const double term : TERMS) power = power * rest + term;
-            const D8 is_much = whole > -1000.0 ? whole : D8{}; // no more than 1e-301 are left of the others
-            const D8 scale = (D8)((__builtin_convertvector(is_much, L8) + 1023) << 52);
-            store(weights.data() + at, whole > -1000.0 ? power * scale : D8{});
+            const Doubles scale = (Doubles)(((Longs)shifted + 1023) << 52); // of the last 12 bits
+            store(weights.data() + at, whole > -1000.0 ? power * scale : Doubles{}); // no more than 1e-301 are left of the others
         }
     }
 };
 
-inline bool any(L8 lanes) {
+inline bool any(Longs lanes) {
 #if defined(__AVX512DQ__)
     return _mm512_movepi64_mask((__m512i)lanes);
 #else
-    return lanes[0] | lanes[1] | lanes[2] | lanes[3] | lanes[4] | lanes[5] | lanes[6] | lanes[7];
+    int64_t found = 0;
+    for (int lane = 0; lane < WIDE; lane++) found |= lanes[lane];
+    return found;
 #endif
 }
 
-inline Q8 mixed(Q8 value) { // splitmix64's finaliser
+inline LongWords mixed(LongWords value) { // splitmix64's finaliser
     value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9ull;
     value = (value ^ (value >> 27)) * 0x94D049BB133111EBull;
     return value ^ (value >> 31);
@@ -161,19 +169,19 @@ inline Q8 mixed(Q8 value) { // splitmix64's finaliser
 
 inline int64_t drawn(Left &left, double temperature, uint64_t key) {
     constexpr uint64_t GOLDEN = 0x9E3779B97F4A7C15ull, MASK = (1ull << 52) - 1;
-    for (int64_t at = left.count; at % 8; at++) left.values[at] = -std::numeric_limits<float>::infinity(), left.ids[at] = 0;
+    for (int64_t at = left.count; at % WIDE; at++) left.values[at] = -std::numeric_limits<float>::infinity(), left.ids[at] = 0;
     const double inverse = 1 / temperature, slack = 1e-12 * (1 + std::abs(left.best * inverse));
     double most = NO_VALUE;
     int64_t token = left.ids[0];
-    for (int64_t at = 0; at < left.count; at += 8) {
-        const F8 value = load<F8>(left.values.data() + at);
-        const Q8 id = __builtin_convertvector(load<I8>(left.ids.data() + at), Q8);
-        const Q8 uniform = mixed(key + (id + 1) * GOLDEN) & MASK; // u = (uniform + 1/2) / 2^52
-        const D8 other = __builtin_convertvector((L8)(uniform ^ MASK), D8) + 0.5; // (1 - u) 2^52
-        const D8 noise = __builtin_convertvector(1023 + 52 - (L8)((Q8)other >> 52), D8) * 0.69314718055994531; // at most
-        const L8 may_win = __builtin_convertvector(value, D8) * inverse + noise > most - slack;
+    for (int64_t at = 0; at < left.count; at += WIDE) {
+        const FewFloats value = load<FewFloats>(left.values.data() + at);
+        const LongWords id = (LongWords)__builtin_convertvector(load<FewInts>(left.ids.data() + at), Longs);
+        const LongWords uniform = mixed(key + (id + 1) * GOLDEN) & MASK; // u = (uniform + 1/2) / 2^52
+        const Doubles other = to_doubles(uniform ^ MASK) + 0.5; // (1 - u) 2^52
+        const Doubles noise = to_doubles(1023 + 52 - ((LongWords)other >> 52)) * 0.69314718055994531; // at most
+        const Longs may_win = __builtin_convertvector(value, Doubles) * inverse + noise > most - slack;
         if (!any(may_win)) continue;
-        for (int lane = 0; lane < 8; lane++) {
+        for (int lane = 0; lane < WIDE; lane++) {
             if (!may_win[lane] || value[lane] == -std::numeric_limits<float>::infinity()) continue;
             const double score = value[lane] / temperature - std::log(-std::log((double(uniform[lane]) + 0.5) * 0x1p-52));
             if (score > most) most = score, token = left.ids[at + lane];

@@ -14,7 +14,7 @@ import torch
 from decoder_layers import BLOCK, HIDDEN, SHAPE, empty_pool, native, run, weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiled import BUILDS, native_backend
+from tiled import ALL_BUILDS, native_backend
 
 from pagewire.kernels import kv_elements
 from pagewire.kernels.cpu_backend import CpuBackend
@@ -25,7 +25,7 @@ from pagewire.kernels.scaled_weight import plain
 from pagewire.kernels.torch_backend import TorchBackend
 
 
-@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("build", ALL_BUILDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("biases", [False, True])
 @pytest.mark.parametrize("qk_norm", [False, True])
@@ -60,7 +60,7 @@ def test_one_call_for_a_layer_is_its_ops_bit_for_bit(
     torch.testing.assert_close(results[0], results[2], rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("build", ALL_BUILDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("lengths", [(1, 190), (383,), (400, 33, 2), (1000, 100)])
 def test_many_rows_are_the_ops_bit_for_bit_on_any_threads(
@@ -87,7 +87,7 @@ def test_many_rows_are_the_ops_bit_for_bit_on_any_threads(
         assert torch.equal(pool, pools[0])
 
 
-@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("build", ALL_BUILDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kept", [None, torch.int8])
 def test_a_layer_in_parts_over_spilled_blocks_is_its_ops_bit_for_bit(
@@ -111,7 +111,7 @@ def test_a_layer_in_parts_over_spilled_blocks_is_its_ops_bit_for_bit(
     assert torch.equal(*results)
 
 
-@pytest.mark.skipif("tiled" not in BUILDS, reason="only x86-64 processors have tiles")
+@pytest.mark.skipif("tiled" not in ALL_BUILDS, reason="only x86-64 processors have tiles")
 def test_who_computes_by_tiles_does_not_pass_for_who_does_not() -> None:
     by_tiles = native("tiled", torch.bfloat16).arithmetic
     assert by_tiles.endswith("-bf16-tiles")
@@ -126,7 +126,7 @@ def test_what_is_no_whole_vector_is_composed() -> None:
     assert isinstance(backend.decoder_stack(odd, SHAPE), ComposedStack)
 
 
-@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("build", ALL_BUILDS)
 @settings(max_examples=40, deadline=None)
 @given(
     data=st.data(),

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiled import BUILDS, native_backend
+from tiled import ALL_BUILDS, native_backend
 
 from pagewire.kernels import sampling
 from pagewire.kernels.sampling_rows import SamplingRows
@@ -36,7 +36,7 @@ def made_logits(kind: str, num_rows: int, size: int, dtype: torch.dtype) -> torc
     return (torch.randn(num_rows, size) * {"flat": 0.01, "usual": 3.0, "peaked": 12.0}[kind]).to(dtype)
 
 
-@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("build", ALL_BUILDS)
 @settings(max_examples=150, deadline=None)
 @given(
     each=st.lists(COLUMNS, min_size=1, max_size=5),
@@ -56,7 +56,7 @@ def test_native_tokens_are_those_of_the_definition(
     assert native_backend(build).sample(logits, rows(each)) == sampling.sample(logits, rows(each))
 
 
-@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("build", ALL_BUILDS)
 @pytest.mark.parametrize("typical", [(2,), (0, 3, 5), (1, 2, 4), (0, 1, 2, 3, 4, 5), ()])
 def test_none_but_the_rows_that_ask_for_the_typical_filter_go_by_the_definition(
     build: str, typical: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
@@ -82,7 +82,7 @@ def test_none_but_the_rows_that_ask_for_the_typical_filter_go_by_the_definition(
     assert given == [row for row in typical if temperatures[row] > 0]
 
 
-@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("build", ALL_BUILDS)
 def test_a_row_does_not_depend_on_its_neighbours(build: str) -> None:
     torch.manual_seed(0)
     logits = torch.randn(6, 4096) * 4
@@ -101,7 +101,7 @@ def test_a_row_does_not_depend_on_its_neighbours(build: str) -> None:
     assert backend.sample(logits.flip(0), rows(each[::-1])) == alone[::-1]
 
 
-@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("build", ALL_BUILDS)
 def test_frequencies_follow_what_the_filters_leave(build: str) -> None:
     logits = torch.full((4000, 32), -torch.inf)
     logits[:, :4] = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()

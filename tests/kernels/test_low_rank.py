@@ -8,7 +8,7 @@ import kernel_definition as definition
 import pytest
 import torch
 from decoder_layers import BLOCK, HIDDEN, SHAPE, adapter, empty_pool, run, weights
-from tiled import BUILDS, native_backend
+from tiled import ALL_BUILDS, native_backend
 
 from pagewire.kernels.backend import Backend
 from pagewire.kernels.cpu_stack import CpuStack
@@ -49,7 +49,7 @@ def backend_named(build: str) -> Backend:
     return TorchBackend() if build == "torch" else native_backend(build)
 
 
-@pytest.mark.parametrize("build", ["torch", *BUILDS])
+@pytest.mark.parametrize("build", ["torch", *ALL_BUILDS])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("is_composed", [False, True])
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_row_is_what_merged_weights_make_of_it(
         torch.testing.assert_close(rows, expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("build", ALL_BUILDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_row_without_an_adapter_is_what_it_is_where_there_are_none(build: str, dtype: torch.dtype) -> None:
     torch.manual_seed(4)
@@ -90,7 +90,7 @@ def test_a_row_without_an_adapter_is_what_it_is_where_there_are_none(build: str,
         assert torch.equal(found, expected)
 
 
-@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("build", ALL_BUILDS)
 def test_a_layer_in_parts_over_spilled_blocks_has_its_adapter(build: str) -> None:
     torch.manual_seed(5)
     backend, layers = native_backend(build), adapted_layers(torch.float32)
