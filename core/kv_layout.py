@@ -18,7 +18,7 @@ from enum import StrEnum
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "int8": 1}
 SCALE_BYTES = {"fp8": 2, "int8": 2}  # fp8 is e4m3; the scale is a bfloat16
 BLOCK_SIZES = (16, 32, 64, 128)
-HEAD_MULTIPLE = 16  # numbers of a vector
+HEAD_MULTIPLE = 16  # numbers of the widest vectors
 
 
 def stored_head_dim(head_dim: int) -> int:

@@ -23,11 +23,11 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-# Vectors wider than the processor has cross no border of the library: how calls would pass them is nobody's affair.
+# How vectors that are wider than the processor's are passed on is the affair of one library alone.
 FLAGS: tuple[str, ...] = ("-O3", "-march=native", "-shared", "-fPIC", "-Wno-psabi")
 # OpenMP's library is the one that the process has already, where it has one of that name: torch's.
 LANGUAGES = {".c": ("cc", "-std=gnu11"), ".cpp": ("c++", "-std=gnu++17", "-fopenmp")}
-BUILD_S = 300.0  # some seconds on an idle machine
+BUILD_S = 300.0  # some fifteen seconds on an idle machine
 SEAL_BYTES = 16  # behind a library, which no loader looks at: a digest of it
 
 
@@ -47,6 +47,7 @@ def build_of(library: ctypes.CDLL) -> str:
     return hashlib.blake2b(Path(library._name).read_bytes(), digest_size=8).hexdigest()
 
 
+@functools.cache
 def vendor() -> str:
     """Return who made this machine's processor, as it says so itself (`GenuineIntel`); empty where it does not."""
     return next((line.split()[-1] for line in _cpuinfo() if line.startswith("vendor_id")), "")
@@ -115,8 +116,8 @@ def _seal(built: bytes) -> bytes:
 
 def _processor() -> str:
     """Return what `-march=native` depends on: a home folder may be shared by different machines."""
-    default = platform.processor() or platform.machine()
-    return next((line for line in _cpuinfo() if line.startswith(("flags", "Features"))), default)
+    found = (line for line in _cpuinfo() if line.startswith(("flags", "Features")))
+    return next(found, "") or platform.processor() or platform.machine()
 
 
 def _cpuinfo() -> list[str]:

@@ -32,8 +32,8 @@ TYPES: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (fl
 class EngineConfig:
     """Settings of one engine.
 
-    `device` is cpu, cuda or cuda:N, or one for each rank; see `devices`. `dtype` auto is bfloat16 where the device
-    multiplies it natively, else float32 on a CPU and float16 on a CUDA device, which alone has float16.
+    `device` is cpu, cuda or cuda:N, or one for each rank; see `devices`. `dtype` auto is bfloat16 where it is
+    multiplied well, else float32 on a CPU and float16 on a CUDA device, which alone has float16: `resolve_dtype`.
     `adapters` are LoRA adapters that requests may name, NAME=FOLDER each.
     `weight_dtype` is how weights are kept, auto as they are computed: `kernels/scaled_weight.py`, `coded_weight.py`.
     `kv_dtype` is how keys and values are kept, auto as they are computed; `kernels/kv_elements.py` has fp8 and int8.

@@ -1,8 +1,8 @@
 """Weights as the native products read them: stripes of 32 outputs, `[ceil(N / 32), K / step, 32, step]`.
 
-Zeros stand behind the last output; `step` elements of an input lie behind one another, as many as the processor
-multiplies at once. Codes in 8 bits are each 128 larger, since it takes them unsigned, and keep their scales. Knows
-nothing of what a product is for.
+Zeros stand behind the last output; `step` elements of an input lie behind one another, as many as fill 32 bits. Codes
+in 8 bits are each 128 larger, since the processor takes them unsigned, and keep their scales. Knows nothing of what a
+product is for.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pagewire.kernels.arena import Arena
 from pagewire.kernels.coded_weight import CodedWeight
 from pagewire.kernels.scaled_weight import Weight, plain
 
-LANES = 16  # of a vector: heads in a pool are multiples of it (`stored_head_dim`)
+LANES = 16  # of the widest vectors: heads in a pool are multiples of it (`stored_head_dim`)
 STRIPE = 32  # outputs that lie behind one another for each `step` inputs
 STEP = {torch.bfloat16: 2, torch.float32: 1}
 CODED_STEP = 4

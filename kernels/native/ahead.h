@@ -5,17 +5,18 @@
 namespace {
 
 // Asked for before they are read, as long as memory takes: longer where tiles leave less of a core's time to wait in.
-#if defined(__AMX_BF16__)
+#if defined(HAS_TILES)
 constexpr int BYTES_AHEAD = 24576;
 #else
 constexpr int BYTES_AHEAD = 12288;
 #endif
-// Lines that so many vectors are, of what is computed with.
-constexpr int64_t lines_of(int64_t vectors) { return (vectors * sizeof(Words) + 63) / 64; }
 constexpr int NEAR = 2; // the second cache: more lines may be on their way to it than to the first
 
+// How many lines so many vectors of what is computed with are.
+constexpr int64_t lines_of(int64_t vectors) { return (vectors * sizeof(Words) + 63) / 64; }
+
 // Has keys and values in a cache before they are read. It goes where the worker goes, in the same order and some
-// pieces before it, one of sixteen keys or values at a time, for blocks lie anywhere and no other prefetcher knows which
+// pieces before it, a panel's keys or values at a time, for blocks lie anywhere and no other prefetcher knows which
 // is next. And it goes at the worker's pace: a core waits for some twenty lines and then stands still, so that lines hide
 // behind what is computed where one is asked for whenever one is read, and do not where more are asked for at once.
 struct Ahead {

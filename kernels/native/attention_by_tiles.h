@@ -8,7 +8,7 @@
 
 namespace {
 
-#if defined(__AMX_BF16__)
+#if defined(HAS_TILES)
 
 template <typename Kind> struct ByTiles {
     typedef typename Kind::Element Element;

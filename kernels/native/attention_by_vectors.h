@@ -7,7 +7,7 @@
 
 namespace {
 
-constexpr int MAX_ROWS = 6;       // at a time: with four panels beside them, all that registers hold
+constexpr int MAX_ROWS = 6;       // at a time: their sums over four panels are what 32 registers hold
 constexpr int GROUPS_AT_ONCE = 8; // of what is multiplied before more is fetched
 
 template <typename Kind> struct ByVectors {
@@ -45,7 +45,7 @@ template <typename Kind> struct ByVectors {
         });
     }
 
-    // Likewise of sixteen values as they lie in the pool: no other rows will ask for them.
+    // Likewise of a panel's values as they lie in the pool: no other rows will ask for them.
     template <int ROWS> void add_values(const Factor *probability, int64_t key) {
         const Element *from = kv.values_from(key);
         probability += (key - kv.first_key) / Kind::STEP * Kind::FACTORS;
@@ -79,7 +79,11 @@ template <typename Kind> struct ByVectors {
                 for (int p = 0; p < PANELS_AT_ONCE; p++) store(rows.scores + r * SCORES + (panel + p) * LANES, part[r][p]);
         }
         rows.weigh(row, ROWS, kv.first_key, num_panels);
-        const Factor *probability = factors_of<Kind>(rows.probabilities, ROWS * PROBABILITIES, widened);
+        const Factor *probability = nullptr;
+        for (int r = 0; r < ROWS; r++) {
+            const Factor *own = factors_of<Kind>(rows.probabilities + r * PROBABILITIES, num_panels * LANES, widened + r * PROBABILITIES);
+            if (r == 0) probability = own;
+        }
         std::memset(shares, 0, ROWS * dim * sizeof(float));
         if constexpr (IS_ALONE) {
             for (int64_t key = kv.first_read(); key < kv.end; key += LANES) add_values<ROWS>(probability, key);

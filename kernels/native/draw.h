@@ -21,7 +21,7 @@ typedef uint64_t LongWords __attribute__((vector_size(8 * WIDE)));
 typedef float FewFloats __attribute__((vector_size(4 * WIDE)));
 typedef int32_t FewInts __attribute__((vector_size(4 * WIDE)));
 
-// A double of at least 2^52 has its integer in its last bits. To and from them by this way, for not every processor with
+// A double from 2^52 to below 2^53 has its integer in its last bits. To and from them by this way, for not every processor with
 // doubles in vectors converts these.
 constexpr double TWO_TO_52 = 0x1p52;
 inline Doubles to_doubles(LongWords below) { return (Doubles)(below | 0x4330000000000000ull) - TWO_TO_52; } // each below 2^52

@@ -1,5 +1,5 @@
 // A tile of keys of one KV head, and their values, as products read them: where they lie, or packed as weights are.
-// Nothing is read that no row sees, but the sixteen around it: a slot without a token may hold anything, NaN too.
+// Nothing is read that no row sees, but the panel around it: a slot without a token may hold anything, NaN too.
 #pragma once
 #include "ahead.h"
 #include "products.h"
@@ -28,9 +28,9 @@ template <typename Kind> struct KvTile {
     Ahead ahead;
     int64_t first_seen = 0;         // no row of the task sees a key before
     int64_t first_key = 0, end = 0; // its first key, and behind its last
-    Words *keys;                      // [TILE_KEYS / 16, D / STEP] of 16 lanes
-    Words *values;                    // [TILE_KEYS / STEP, D / 16] of 16 lanes
-    Element *rows;                  // [64, D]: keys or values that lay in the pool as something else
+    Words *keys;                    // [TILE_KEYS / LANES, D / STEP]
+    Words *values;                  // [TILE_KEYS / STEP, D / LANES]
+    Element *rows;                  // [PANELS_AT_ONCE LANES, D]: keys or values that lay in the pool as something else
     const Element *nothing;         // [D]: zeros
 
     static size_t size(int64_t dim) {
@@ -52,19 +52,19 @@ template <typename Kind> struct KvTile {
         return (end - first_key + at_once - 1) / at_once * PANELS_AT_ONCE;
     }
 
-    // Where the first sixteen begin of which a row sees any.
+    // Where the first panel begins of which a row sees any.
     int64_t first_read() const { return std::max(first_key, first_seen / LANES * LANES); }
 
-    // Whether a row sees any of the sixteen from `key` on.
+    // Whether a row sees any of the panel from `key` on.
     bool is_read(int64_t key) const { return key < end && key + LANES > first_seen; }
 
-    // Sixteen keys or values from `key` on, as they are computed with, `row_stride` bytes apart; until the same of `keep`
+    // A panel's keys or values from `key` on, as they are computed with, `row_stride` bytes apart; until the same of `keep`
     // is asked for again.
     const Element *keys_from(int64_t key, int64_t keep = 0) { return rows_at(place.key(key), keep); }
     const Element *values_from(int64_t key) { return rows_at(place.key(key) + a.value_offset, 0); }
     int64_t row_stride() const { return is_plain<Kind>(a.stored) ? a.slot_stride : a.head_dim * sizeof(Element); }
 
-    // Calls `each(group, first, second)` with the values of STEP keys at a time of sixteen from `key` on: of one, both are
+    // Calls `each(group, first, second)` with the values of STEP keys at a time of a panel from `key` on: of one, both are
     // the same. What no row sees must not meet a zero probability.
     template <typename Each> inline void each_group(const Element *from, int64_t key, const Each &each) {
         const int64_t dim = a.head_dim;
@@ -100,7 +100,7 @@ template <typename Kind> struct KvTile {
     // As many lines as are read are asked for meanwhile, or half of them.
     template <bool ARE_KEYS, bool IS_SHARED = false> void pack_panels(int64_t key, int64_t until, Words *to) {
         const int64_t panels = a.head_dim / LANES;
-        const int64_t size = ARE_KEYS ? a.head_dim / Kind::STEP : LANES / Kind::STEP * panels; // of sixteen
+        const int64_t size = ARE_KEYS ? a.head_dim / Kind::STEP : LANES / Kind::STEP * panels; // of a panel
         const int64_t whole = PANELS_AT_ONCE * LANES, behind = key + (until - key + whole - 1) / whole * whole;
         for (; key < behind; key += LANES, to += size) {
             if (!is_read(key)) {
@@ -111,7 +111,7 @@ template <typename Kind> struct KvTile {
                 const Element *from = keys_from(key);
                 for (int64_t column = 0; column < size; column += LANES) {
                     transpose(reinterpret_cast<const uint32_t *>(from) + column, size, to + column, std::min<int64_t>(LANES, size - column));
-                    ahead.fetch(lines_of(LANES) / (IS_SHARED ? 2 : 1));
+                    ahead.fetch(lines_of(IS_SHARED ? LANES / 2 : LANES));
                 }
             } else {
                 each_group(values_from(key), key, [&](int64_t group, const Element *first, const Element *second) {

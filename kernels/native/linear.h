@@ -12,8 +12,10 @@
 
 namespace {
 
-// Rows multiplied at once: registers hold 14 with a stripe beside them, but a prompt takes longer so.
+// Rows multiplied at once: 32 registers of 16 lanes hold 14 with a stripe beside them, but a prompt takes longer so. Each of
+// these was the fastest where it was measured.
 template <typename Kind> constexpr int STRIPE_ROWS = ARE_WIDENED<Kind> ? 12 : 11;
+constexpr int64_t WIDENED_BYTES = 2 << 20; // of rows at once, about: they stay in the second cache
 constexpr int TILE_INPUTS_AT_ONCE = 576; // 36 KiB of a stripe
 constexpr int TILE_ROWS_AT_ONCE = 512;   // in the second cache, with the weights
 
@@ -62,24 +64,17 @@ void product_by_tiles(const typename Kind::Element *x, const Words *stripes, int
     finish_some(2 * TILE_ROWS);
 }
 
-// Calls `finish(row, stripe, sums)` with the sums of a row and a stripe.
+// Rows that go over the weights at once by vectors: all, or of those to be widened no more than there is place for.
+template <typename Kind> inline int64_t vector_rows(int64_t num_rows, int64_t num_inputs) {
+    return ARE_WIDENED<Kind> ? std::min(num_rows, std::max<int64_t>(WIDENED_BYTES / int64_t(sizeof(float)) / num_inputs, 4 * STRIPE_ROWS<Kind>)) : num_rows;
+}
+
+// Of so many rows. Calls `finish` as `product` does.
 template <typename Kind, typename Finish>
-void product(const void *x_, const void *packed, int64_t num_rows, int64_t num_inputs, int64_t num_outputs, const Team &team, const Finish &finish) {
-    const auto *x = static_cast<const typename Kind::Element *>(x_);
-    if (num_rows == 0) return; // for all threads: none waits
-    const int64_t num_groups = num_inputs / Kind::STEP, size = PANELS * num_groups;
-    const int64_t num_stripes = (num_outputs + STRIPE - 1) / STRIPE, end = team.end(num_stripes);
-    const auto *stripes = static_cast<const Words *>(packed);
-    int64_t stripe = team.first(num_stripes);
-    if (goes_by_tiles<Kind>(num_inputs)) {
-        for (int64_t row = 0; row < num_rows; row += TILE_ROWS_AT_ONCE)
-            product_by_tiles<Kind>(x + row * num_inputs, stripes, std::min<int64_t>(TILE_ROWS_AT_ONCE, num_rows - row), num_inputs, stripe, end,
-                                   [&](int64_t r, int64_t each, const Floats (&sums)[PANELS]) __attribute__((always_inline)) { finish(row + r, each, sums); });
-        stripe = end;
-    }
-    if (stripe == end) return team.meet();
-    const int64_t num_factors = num_groups * Kind::FACTORS;
-    const auto *factors = factors_of<Kind>(x, num_rows * num_inputs, reinterpret_cast<float *>(scratch(ARE_WIDENED<Kind> ? num_rows * num_inputs * sizeof(float) : 0)));
+void product_by_vectors(const typename Kind::Element *x, const Words *stripes, int64_t num_rows, int64_t num_inputs, int64_t stripe, int64_t end, const Finish &finish) {
+    const int64_t num_groups = num_inputs / Kind::STEP, num_factors = num_groups * Kind::FACTORS, size = PANELS * num_groups;
+    auto *room = reinterpret_cast<float *>(scratch(ARE_WIDENED<Kind> ? num_rows * num_inputs * sizeof(float) : 0));
+    const auto *factors = factors_of<Kind>(x, num_rows * num_inputs, room);
     for (; stripe < end; stripe++) {
         const Words *at = stripes + stripe * size;
         int64_t part = 0;
@@ -88,6 +83,23 @@ void product(const void *x_, const void *packed, int64_t num_rows, int64_t num_i
             tile<Kind, rows.value, PANELS>(factors + row * num_factors, num_factors, at, 1, PANELS, num_groups, sums, StripesAhead(at, size, part++, num_parts_of(num_rows, STRIPE_ROWS<Kind>)));
             for (int r = 0; r < rows.value; r++) finish(row + r, stripe, sums[r]);
         });
+    }
+}
+
+// Calls `finish(row, stripe, sums)` with the sums of a row and a stripe.
+template <typename Kind, typename Finish>
+void product(const void *x_, const void *packed, int64_t num_rows, int64_t num_inputs, int64_t num_outputs, const Team &team, const Finish &finish) {
+    const auto *x = static_cast<const typename Kind::Element *>(x_);
+    const auto *stripes = static_cast<const Words *>(packed);
+    if (num_rows == 0) return; // for all threads: none waits
+    const int64_t num_stripes = (num_outputs + STRIPE - 1) / STRIPE, first = team.first(num_stripes), end = team.end(num_stripes);
+    const bool by_tiles = goes_by_tiles<Kind>(num_inputs);
+    const int64_t at_once = by_tiles ? TILE_ROWS_AT_ONCE : vector_rows<Kind>(num_rows, num_inputs);
+    for (int64_t row = 0; row < num_rows && first < end; row += at_once) {
+        const auto finish_ours = [&](int64_t r, int64_t stripe, const Floats (&sums)[PANELS]) __attribute__((always_inline)) { finish(row + r, stripe, sums); };
+        const int64_t count = std::min(at_once, num_rows - row);
+        if (by_tiles) product_by_tiles<Kind>(x + row * num_inputs, stripes, count, num_inputs, first, end, finish_ours);
+        else product_by_vectors<Kind>(x + row * num_inputs, stripes, count, num_inputs, first, end, finish_ours);
     }
     team.meet();
 }

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int CHAINS = 4; // a rank's groups are a multiple
 
-// Of one product, fused or not: both packed; R is whole vectors. No down: nothing is added.
+// Of one product, fused or not: both packed; R is a multiple of 16. No down: nothing is added.
 struct LowRank {
     const void *down, *up; // [R, K], [N, R]
     int64_t rank;

@@ -63,7 +63,7 @@ template <int ALL, int MOST, int FIRST = 0, typename Each> inline void each_part
 template <typename Kind, bool ADDS, int ROWS, int FIRST, int COUNT, int ALL, typename Meanwhile>
 inline void part_of_tile(const typename Kind::Factor *x, int64_t x_stride, const Words *panel, int64_t panel_stride, int64_t group_stride,
                          int64_t num_groups, Floats (*sums)[ALL], Meanwhile &meanwhile) {
-    Floats own[ROWS][COUNT];
+    Floats own[ROWS][COUNT]; // nobody else has their address, or each would be written at each group
     const auto each_sum = [&](const auto &each) __attribute__((always_inline)) {
 #pragma GCC unroll 16
         for (int row = 0; row < ROWS; row++)

@@ -34,7 +34,7 @@ template <typename Kind> struct QueryRows {
     QueryRows(const Attention &a, int64_t most_rows, Pieces &pieces)
         : dim(a.head_dim), group(a.num_q_heads / a.num_kv_heads), cap(a.softcap * LOG2_E), to_cap(a.softcap ? a.scale / a.softcap : 0),
           to_powers(a.softcap ? 1 : a.scale * LOG2_E), window(a.window) {
-        q = pieces.take<Element>((most_rows + LANES) * dim); // sixteen are turned, however few there are
+        q = pieces.take<Element>((most_rows + LANES) * dim); // tiles turn sixteen, however few there are
         sums = pieces.take<float>(most_rows * dim);
         maxima = pieces.take<float>(most_rows);
         denominators = pieces.take<float>(most_rows);

@@ -43,8 +43,8 @@ inline void in_order(Floats &first, Floats &second) {
     first = __builtin_shuffle(left, right, FIRST_IN_ORDER), second = __builtin_shuffle(left, right, SECOND_IN_ORDER);
 }
 
-// Columns of as many rows of 32-bit pieces as vectors have lanes become vectors: `[16, n]` at `stride` -> `[n, 16]`. First within the quarters of
-// vectors, which any of a processor's units for vectors can do, then whole quarters.
+// Columns of as many rows of 32-bit pieces as vectors have lanes become vectors: `[LANES, n]` at `stride` -> `[n, LANES]`.
+// First within the quarters of vectors, which any of a processor's units for vectors can do, then whole quarters.
 inline void transpose(const uint32_t *from, int64_t stride, Words *to, int64_t count) {
 #if defined(__AVX512F__)
     int64_t column = 0;

@@ -31,8 +31,10 @@ inline Floats from_int8(Bytes codes, Floats scale) { return __builtin_convertvec
 inline Ints nearest(Floats value) {
 #if defined(__AVX512F__)
     return (Ints)_mm512_maskz_cvtps_epi32(0xFFFF, (__m512)value);
-#elif defined(__AVX2__)
+#elif defined(__AVX__)
     return (Ints)_mm256_cvtps_epi32((__m256)value);
+#elif defined(__aarch64__)
+    return (Ints)vcvtnq_s32_f32((float32x4_t)value);
 #else
     return __builtin_convertvector((value + splat(MAGIC)) - splat(MAGIC), Ints);
 #endif

@@ -4,7 +4,7 @@
 #pragma once
 #include "products.h"
 #include <initializer_list>
-#if defined(__AMX_BF16__)
+#if defined(HAS_TILES)
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -17,11 +17,11 @@ constexpr int TILE_ROWS = 16, TILE_INPUTS = 32;
 
 // Two panels of weights, side by side in what comes of them: where a step of 32 inputs of either lies.
 struct Pair {
-    const Words *at;             // [16, ...] of the first panel
+    const Words *at;           // [16, ...] of the first panel
     int64_t second, row, step; // vectors: from it to the other panel, from one of its rows to the next, and to the next step
 };
 
-#if defined(__AMX_BF16__)
+#if defined(HAS_TILES)
 
 // Asks the kernel for the tiles' registers, which it hands out to those that ask.
 inline bool may_use_tiles() {

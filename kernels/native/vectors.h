@@ -7,8 +7,15 @@
 #include <limits>
 #include <type_traits>
 #include <utility>
-#if defined(__AVX2__)
+#if defined(__AVX__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+// Registers of whole tiles (AMX), beside vectors of 16: no processor has the ones without the others, but a host may hide these.
+#if defined(__AMX_BF16__) && defined(__AVX512F__)
+#define HAS_TILES 1
 #endif
 
 namespace {

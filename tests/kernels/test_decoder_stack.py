@@ -111,7 +111,7 @@ def test_a_layer_in_parts_over_spilled_blocks_is_its_ops_bit_for_bit(
     assert torch.equal(*results)
 
 
-@pytest.mark.skipif("tiled" not in ALL_BUILDS, reason="only x86-64 processors have tiles")
+@pytest.mark.skipif("tiled" not in ALL_BUILDS, reason="tiles lie beside vectors of AVX-512")
 def test_who_computes_by_tiles_does_not_pass_for_who_does_not() -> None:
     by_tiles = native("tiled", torch.bfloat16).arithmetic
     assert by_tiles.endswith("-bf16-tiles")

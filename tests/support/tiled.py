@@ -16,16 +16,17 @@ from pagewire.kernels import native_ops
 from pagewire.kernels.cpu_backend import CpuBackend
 
 IS_X86 = platform.machine() == "x86_64"
-BUILDS = ("own", "tiled") if IS_X86 else ("own",)
 AVX512 = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
-HAS = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
+HAS = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split()) if IS_X86 else set()
 HAS_SLOW_PRODUCTS = "avx512_bf16" in HAS and native_library.vendor() in native_ops.FLAGS
+BUILDS = ("own", "tiled") if HAS >= AVX512 else ("own",)
 # Builds for processors that have less than this one, or something faster.
 OTHER: dict[str, tuple[str, ...]] = {"avx512": ("-march=skylake-avx512",)} if HAS >= AVX512 else {}
 OTHER |= {"avx2": ("-march=haswell",), "portable": ("-march=x86-64",)} if IS_X86 else {}
 OTHER |= {"fast_bf16": ("-USLOW_BF16_PRODUCTS",)} if HAS_SLOW_PRODUCTS else {}
 ALL_BUILDS = (*BUILDS, *OTHER)
 CODED_BUILDS = (*ALL_BUILDS, "avx_vnni") if "avx_vnni" in HAS else ALL_BUILDS  # others differ in codes' products alone
+# Not one of ALL_BUILDS.
 OTHER |= {"avx_vnni": ("-march=haswell", "-mavxvnni")}
 
 
