@@ -60,6 +60,12 @@ template <typename Kind> struct ByVectors {
         kv.ahead.turn();
     }
 
+    // The rows' probabilities of so many keys, `probability_factors` apart.
+    template <int ROWS> const Factor *probabilities(int64_t num_keys) {
+        for (int r = 1; r < ROWS; r++) factors_of<Kind>(rows.probabilities + r * PROBABILITIES, num_keys, widened + r * PROBABILITIES);
+        return factors_of<Kind>(rows.probabilities, num_keys, widened);
+    }
+
     // `ROWS` rows of the head from `row` on over the tile. `IS_ALONE` says that no other rows are to come: then nothing is
     // packed yet, and what is being multiplied stays in the first cache.
     template <int ROWS, bool IS_ALONE> void attend(int64_t row) {
@@ -79,11 +85,7 @@ template <typename Kind> struct ByVectors {
                 for (int p = 0; p < PANELS_AT_ONCE; p++) store(rows.scores + r * SCORES + (panel + p) * LANES, part[r][p]);
         }
         rows.weigh(row, ROWS, kv.first_key, num_panels);
-        const Factor *probability = nullptr;
-        for (int r = 0; r < ROWS; r++) {
-            const Factor *own = factors_of<Kind>(rows.probabilities + r * PROBABILITIES, num_panels * LANES, widened + r * PROBABILITIES);
-            if (r == 0) probability = own;
-        }
+        const Factor *probability = probabilities<ROWS>(num_panels * LANES);
         std::memset(shares, 0, ROWS * dim * sizeof(float));
         if constexpr (IS_ALONE) {
             for (int64_t key = kv.first_read(); key < kv.end; key += LANES) add_values<ROWS>(probability, key);
