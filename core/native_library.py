@@ -23,8 +23,7 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-# How vectors that are wider than the processor's are passed on is the affair of one library alone.
-FLAGS: tuple[str, ...] = ("-O3", "-march=native", "-shared", "-fPIC", "-Wno-psabi")
+FLAGS: tuple[str, ...] = ("-O3", "-march=native", "-shared", "-fPIC")
 # OpenMP's library is the one that the process has already, where it has one of that name: torch's.
 LANGUAGES = {".c": ("cc", "-std=gnu11"), ".cpp": ("c++", "-std=gnu++17", "-fopenmp")}
 BUILD_S = 300.0  # some fifteen seconds on an idle machine
