@@ -28,7 +28,7 @@ template <typename Kind> struct ByVectors {
 
     // Adds to the rows' shares what `add(count, panel, sums)` adds to the sums of `count` panels, `[ROWS][count]`.
     template <int ROWS, typename Add> inline void add_shares(const Add &add) {
-        each_panels(dim / LANES, [&](auto count, int64_t panel) {
+        each_panels<MOST_PANELS<ROWS>>(dim / LANES, [&](auto count, int64_t panel) {
             Floats part[ROWS][count.value];
             for (int r = 0; r < ROWS; r++)
                 for (int p = 0; p < count.value; p++) part[r][p] = load<Floats>(shares + r * dim + (panel + p) * LANES);
@@ -50,7 +50,7 @@ template <typename Kind> struct ByVectors {
         const Element *from = kv.values_from(key);
         probability += (key - kv.first_key) / Kind::STEP * Kind::FACTORS;
         add_shares<ROWS>([&](auto count, int64_t panel, auto &part) {
-            kv.each_group(from, key, [&](int64_t group, const Element *first, const Element *second) {
+            kv.each_group(from, key, [&](int64_t group, const Element *first, const Element *second) __attribute__((always_inline)) {
                 Words packed[count.value];
                 beside<Kind, count.value>(first + panel * LANES, second + panel * LANES, packed);
                 add_tile<Kind, ROWS, count.value>(probability + group * Kind::FACTORS, probability_factors, packed, 1, 0, 1, part);

@@ -69,10 +69,8 @@ template <typename Kind> struct KvTile {
     template <typename Each> inline void each_group(const Element *from, int64_t key, const Each &each) {
         const int64_t dim = a.head_dim;
         const bool is_whole = key >= first_seen && key + LANES <= end;
-        const auto row_of = [&](int64_t row) { return key + row >= first_seen && key + row < end ? from + row * dim : nothing; };
-        for (int64_t row = 0, last = Kind::STEP - 1; row < LANES; row += Kind::STEP, last += Kind::STEP)
-            if (is_whole) each(row / Kind::STEP, from + row * dim, from + last * dim);
-            else each(row / Kind::STEP, row_of(row), row_of(last));
+        const auto row_of = [&](int64_t row) { return is_whole || (key + row >= first_seen && key + row < end) ? from + row * dim : nothing; };
+        for (int64_t row = 0; row < LANES; row += Kind::STEP) each(row / Kind::STEP, row_of(row), row_of(row + Kind::STEP - 1));
     }
 
     // Packs all for many rows.

@@ -13,8 +13,8 @@
 namespace {
 
 // Rows multiplied at once: 32 registers of 16 lanes hold 14 with a stripe beside them, but a prompt takes longer so. Each of
-// these was the fastest where it was measured.
-template <typename Kind> constexpr int STRIPE_ROWS = ARE_WIDENED<Kind> ? 12 : 11;
+// these was the fastest where it was measured; 16 registers hold 6 with half a stripe.
+template <typename Kind> constexpr int STRIPE_ROWS = !ARE_WIDENED<Kind> ? 11 : REGISTERS > 16 ? 12 : 6;
 constexpr int64_t WIDENED_BYTES = 2 << 20; // of rows at once, about: they stay in the second cache
 constexpr int TILE_INPUTS_AT_ONCE = 576; // 36 KiB of a stripe
 constexpr int TILE_ROWS_AT_ONCE = 512;   // in the second cache, with the weights
@@ -69,9 +69,10 @@ template <typename Kind> inline int64_t vector_rows(int64_t num_rows, int64_t nu
     return ARE_WIDENED<Kind> ? std::min(num_rows, std::max<int64_t>(WIDENED_BYTES / int64_t(sizeof(float)) / num_inputs, 4 * STRIPE_ROWS<Kind>)) : num_rows;
 }
 
-// Of so many rows. Calls `finish` as `product` does.
+// Of so many rows. Calls `finish` as `product` does. A function of its own: where it is made part of a long one, gcc may keep
+// the sums in memory and not in registers, and a product then takes nearly twice as long.
 template <typename Kind, typename Finish>
-void product_by_vectors(const typename Kind::Element *x, const Words *stripes, int64_t num_rows, int64_t num_inputs, int64_t stripe, int64_t end, const Finish &finish) {
+__attribute__((noinline)) void product_by_vectors(const typename Kind::Element *x, const Words *stripes, int64_t num_rows, int64_t num_inputs, int64_t stripe, int64_t end, const Finish &finish) {
     const int64_t num_groups = num_inputs / Kind::STEP, num_factors = num_groups * Kind::FACTORS, size = PANELS * num_groups;
     auto *room = reinterpret_cast<float *>(scratch(ARE_WIDENED<Kind> ? num_rows * num_inputs * sizeof(float) : 0));
     const auto *factors = factors_of<Kind>(x, num_rows * num_inputs, room);

@@ -11,7 +11,7 @@ struct Attention {
     const void *kv;  // the pool, at the layer
     void *out;       // [T, Hq, D]
     const int64_t *table, *starts, *lengths, *kv_lengths; // [S, M], and [S] each
-    int64_t num_sequences, table_width, block_size, num_q_heads, num_kv_heads, head_dim, window;
+    int64_t num_sequences, table_width, block_size, num_q_heads, num_kv_heads, head_dim, window; // blocks: a power of two
     int64_t block_stride, value_offset, head_stride, slot_stride, stored; // in bytes; how the pool keeps numbers
     float scale, softcap; // of scores; no cap: 0
     const float *sinks;   // [Hq]: the score of a key that has no value; or null
@@ -38,7 +38,8 @@ struct Place {
     int64_t head;
 
     const uint8_t *key(int64_t key) const {
-        return static_cast<const uint8_t *>(a->kv) + table[key / a->block_size] * a->block_stride + head * a->head_stride + key % a->block_size * a->slot_stride;
+        const int64_t shift = __builtin_ctzll(a->block_size);
+        return static_cast<const uint8_t *>(a->kv) + table[key >> shift] * a->block_stride + head * a->head_stride + (key & (a->block_size - 1)) * a->slot_stride;
     }
 };
 

@@ -24,10 +24,14 @@ template <int MOST, typename Each> inline void in_parts(int64_t num_rows, const 
     }
 }
 
+// Panels at once, at most: their sums of so many rows are in registers meanwhile, beside a panel's weights and a factor.
+template <int ROWS> constexpr int MOST_PANELS = REGISTERS > 16 || ROWS < 3 ? 4 : 2;
+
 // Calls `each(std::integral_constant<int, count>, panel)` for `num_panels` panels, as many at once as there may be.
-template <typename Each> inline void each_panels(int64_t num_panels, const Each &each) {
+template <int MOST = 4, typename Each> inline void each_panels(int64_t num_panels, const Each &each) {
     int64_t panel = 0;
-    for (; panel + 4 <= num_panels; panel += 4) each(std::integral_constant<int, 4>(), panel);
+    if constexpr (MOST == 4)
+        for (; panel + 4 <= num_panels; panel += 4) each(std::integral_constant<int, 4>(), panel);
     for (; panel + 2 <= num_panels; panel += 2) each(std::integral_constant<int, 2>(), panel);
     for (; panel < num_panels; panel++) each(std::integral_constant<int, 1>(), panel);
 }
@@ -88,7 +92,7 @@ inline void part_of_tile(const typename Kind::Factor *x, int64_t x_stride, const
 template <typename Kind, bool ADDS, int ROWS, int COUNT, typename Meanwhile>
 inline void any_tile(const typename Kind::Factor *x, int64_t x_stride, const Words *panel, int64_t panel_stride, int64_t group_stride,
                      int64_t num_groups, Floats (&sums)[ROWS][COUNT], Meanwhile &meanwhile) {
-    constexpr int AT_ONCE = std::min(COUNT, REGISTERS > 16 || ROWS < 4 ? 4 : 2), MOST_ROWS_AT_ONCE = (REGISTERS - 4) / AT_ONCE;
+    constexpr int AT_ONCE = std::min(COUNT, MOST_PANELS<ROWS>), MOST_ROWS_AT_ONCE = (REGISTERS - 4) / AT_ONCE;
     constexpr int ROW_PARTS = num_parts_of(ROWS, MOST_ROWS_AT_ONCE), ROWS_AT_ONCE = num_parts_of(ROWS, ROW_PARTS); // equal ones
     each_part<ROWS, ROWS_AT_ONCE>([&](auto row, auto rows) __attribute__((always_inline)) {
         each_part<COUNT, AT_ONCE>([&](auto first, auto count) __attribute__((always_inline)) {

@@ -4,31 +4,25 @@
 
 namespace {
 
+typedef uint16_t TwiceHalves __attribute__((vector_size(4 * LANES))); // what a register holds of them
 #if defined(__AVX512F__)
-typedef uint16_t TwiceHalves __attribute__((vector_size(64)));
 typedef uint64_t Q8 __attribute__((vector_size(64)));
+constexpr TwiceHalves FIRST_HALVES = {0, 32, 1, 33, 2, 34, 3, 35, 8, 40, 9, 41, 10, 42, 11, 43, 16, 48, 17, 49, 18, 50, 19, 51, 24, 56, 25, 57, 26, 58, 27, 59};
 #else
-typedef uint16_t H8 __attribute__((vector_size(16)));
 typedef uint32_t W4 __attribute__((vector_size(16)));
+#if defined(__AVX__)
+constexpr TwiceHalves FIRST_HALVES = {0, 16, 1, 17, 2, 18, 3, 19, 8, 24, 9, 25, 10, 26, 11, 27};
+#else
+constexpr TwiceHalves FIRST_HALVES = {0, 8, 1, 9, 2, 10, 3, 11};
+#endif
 #endif
 
 // Two rows of two vectors of bf16, element by element behind one another: but of each 8 the first half in one vector, the
 // second in the other, as processors do it at little cost. `in_order` has sums over such vectors as the rows have their
 // elements.
 inline void interleave(const uint16_t *first, const uint16_t *second, Words *to) {
-#if defined(__AVX512F__)
     const TwiceHalves left = load<TwiceHalves>(first), right = load<TwiceHalves>(second);
-    to[0] = (Words)__builtin_shuffle(left, right, TwiceHalves{0, 32, 1, 33, 2, 34, 3, 35, 8, 40, 9, 41, 10, 42, 11, 43,
-                                                              16, 48, 17, 49, 18, 50, 19, 51, 24, 56, 25, 57, 26, 58, 27, 59});
-    to[1] = (Words)__builtin_shuffle(left, right, TwiceHalves{4, 36, 5, 37, 6, 38, 7, 39, 12, 44, 13, 45, 14, 46, 15, 47,
-                                                              20, 52, 21, 53, 22, 54, 23, 55, 28, 60, 29, 61, 30, 62, 31, 63});
-#else
-    for (int quarter = 0; quarter < LANES / 4; quarter++) {
-        const H8 left = load<H8>(first + 8 * quarter), right = load<H8>(second + 8 * quarter);
-        store(reinterpret_cast<H8 *>(to) + quarter, __builtin_shuffle(left, right, H8{0, 8, 1, 9, 2, 10, 3, 11}));
-        store(reinterpret_cast<H8 *>(to + 1) + quarter, __builtin_shuffle(left, right, H8{4, 12, 5, 13, 6, 14, 7, 15}));
-    }
-#endif
+    to[0] = (Words)__builtin_shuffle(left, right, FIRST_HALVES), to[1] = (Words)__builtin_shuffle(left, right, FIRST_HALVES + 4);
 }
 #if defined(__AVX512F__)
 constexpr Ints FIRST_IN_ORDER = {0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23};
