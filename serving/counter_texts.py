@@ -13,7 +13,7 @@ COUNTED = {
     "kv_blocks_late": "Blocks, or layer groups of blocks, that came for a generation that is over",
     "kv_blocks_sent": "Blocks shipped to other pods",
     "kv_bytes_sent": "Bytes of blocks shipped to other pods",
-    "exports_fetches": "Fetches of cached blocks that were served",
+    "exports_fetches": "Fetches of cached blocks that were taken on, those too that found none any more",
     "exports_fetched_blocks": "Blocks held for fetches",
     "exports_failed": "Shipments that this pod gave up",
     "exports_lease_expired": "Shipments whose taker fell silent for the length of its lease",

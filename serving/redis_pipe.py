@@ -16,6 +16,7 @@ from typing import cast
 
 import hiredis
 
+from pagewire.core.tasks import shared
 from pagewire.serving.redis_address import TIMEOUT_S, RedisAddress
 
 MAX_REPLY_BYTES = 32 << 20  # unread answers of a connection: more is no index of ours
@@ -137,7 +138,7 @@ class RedisPipe:
             timer.cancel()
 
     def close(self) -> None:
-        """Drop the connection."""
+        """Drop the connection, and what is being connected: whoever waits for either hears of a ConnectionError."""
         if self._connecting is not None:
             self._connecting.cancel()
         if self._wire is not None:
@@ -148,8 +149,7 @@ class RedisPipe:
         if self._connecting is None or self._connecting.done():
             self._connecting = asyncio.create_task(self._connect())
             self._connecting.add_done_callback(_heard)
-        async with asyncio.timeout(timeout_s):
-            return await asyncio.shield(self._connecting)
+        return await shared(self._connecting, timeout_s)
 
     async def _connect(self) -> _Wire:
         address, loop = self._address, asyncio.get_running_loop()

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import hiredis
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
+from pagewire.core.tasks import shared
 from pagewire.serving.redis_address import TIMEOUT_S, RedisAddress
 from pagewire.serving.redis_pipe import RedisPipe, encoded
 
@@ -108,8 +109,7 @@ class RedisServers:
             self._reading = asyncio.create_task(self._read())
         if self._slots and not waits:
             return  # the old map serves until the new one is here
-        async with asyncio.timeout(timeout_s):
-            await asyncio.shield(self._reading)
+        await shared(self._reading, timeout_s)
         if not self._slots:
             raise ConnectionError("the slots of the Redis Cluster are not known")
 

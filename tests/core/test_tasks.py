@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from pagewire.core.tasks import check_cancelled, ended
+from pagewire.core.tasks import check_cancelled, ended, shared
 
 
 async def test_a_loop_that_asks_ends() -> None:
@@ -51,3 +51,31 @@ async def test_tasks_that_take_their_time_to_end_are_waited_for_also_by_one_that
     assert all(task.done() for task in tasks)
     await ended(*tasks)
     await ended()
+
+
+async def test_what_several_wait_for_outlives_those_who_wait_too_briefly_or_are_cancelled() -> None:
+    may_end = asyncio.Event()
+
+    async def slow() -> str:
+        await may_end.wait()
+        return "made"
+
+    task = asyncio.create_task(slow())
+    patient, cancelled = asyncio.create_task(shared(task, 60)), asyncio.create_task(shared(task, 60))
+    with pytest.raises(TimeoutError):
+        await shared(task, 0.001)
+    cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    may_end.set()
+    assert await patient == "made"
+
+
+async def test_who_waits_for_a_task_that_is_cancelled_is_not_cancelled_with_it() -> None:
+    task = asyncio.create_task(asyncio.sleep(60))
+    waiting = asyncio.create_task(shared(task, 60))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(ConnectionError):
+        await waiting
+    assert not waiting.cancelled()
