@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +22,7 @@ from guesses import Guesses
 
 from pagewire.core.engine_messages import Add
 from pagewire.core.errors import InvalidRequest
-from pagewire.core.sampling import Grammar, GrammarKind, SamplingParams
+from pagewire.core.sampling import MAX_GRAMMAR_CHARS, Grammar, GrammarKind, SamplingParams
 from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.engine import grammars as module
 from pagewire.engine.grammars import Grammars, Guided
@@ -197,10 +198,36 @@ def test_the_bounds_leave_room_for_large_grammars(grammars: Grammars, large: Gra
     assert allowed(grammars, guided("a", "", large))[0]
 
 
+@pytest.mark.parametrize("rest", [' | "y"', ' "y"', '? "y"', ""], ids=["or", "and", "perhaps", "alone"])
+def test_rules_that_lead_to_one_another_by_the_thousand_end_no_process(grammars: Grammars, rest: str) -> None:
+    """As many as a text has room for: on a usual stack 3,000 are a segmentation fault, also where one was forgotten."""
+    names = ["".join(letters) for letters in itertools.product("abcdefghijklmnop", repeat=3)]
+    rules = [f"{this}:{then}{rest}\n" for this, then in itertools.pairwise(names)]
+    text = f"start:{names[0]}\n{''.join(rules)}{names[-1]}:" + '"x"\n'
+    assert len(rules) == 4095
+    assert len(text) <= MAX_GRAMMAR_CHARS
+    assert ord("x") in allowed(grammars, guided("a", "", of(GrammarKind.LARK, text)))[0]
+
+
 def test_a_model_without_a_tokenizer_or_an_end_refuses(tmp_path: Path, tiny: TinyModel) -> None:
     for each in (Grammars(tmp_path / "tokenizer.json", V, EOS), Grammars(tiny("llama") / "tokenizer.json", V, set())):
         with pytest.raises(InvalidRequest, match="end-of-sequence"):
             each.compile(regex())
+
+
+def test_a_grammar_that_many_have_asked_for_is_as_good_as_new(grammars: Grammars) -> None:
+    """Copies share a lexer, and what all outputs made it build counts: it is made anew before anybody is refused."""
+    wide = regex("(.|\n)*[a-m](.|\n){7}[n-z](.|\n){9}")
+    draw = random.Random(1)
+    output, compilations = "", {id(grammars.compile(wide)): grammars.compile(wide)}
+    for number in range(60):
+        output = ""
+        for _ in range(200):
+            (may,) = allowed(grammars, guided(f"r{number}", output, wide))
+            output += chr(draw.choice(sorted(may & set(range(97, 123)))))
+        compilations.setdefault(id(grammars.compile(wide)), grammars.compile(wide))
+    assert len(compilations) > 1, "its lexer was not worn: the test shows nothing"
+    assert allowed(grammars, guided("again", output, wide)) == allowed(grammars, guided("r59", output, wide))
 
 
 def test_masks_behind_drafted_tokens_are_those_behind_outputs(grammars: Grammars) -> None:
@@ -331,6 +358,21 @@ def test_what_is_no_grammar_ends_its_own_sequence_alone(tiny: TinyModel) -> None
     assert (error.cause, error.field) == ("invalid_request", "guide")
     assert text_of(heard.tokens["good"]) == "no"
     assert run_until_idle(built.loop).steps == 0
+
+
+def test_a_tokenizer_may_name_tokens_of_which_the_model_has_no_row(tiny: TinyModel) -> None:
+    rows = 250  # of 259: the special ones come last
+    narrow, all_rows = (
+        Grammars(tiny("llama") / "tokenizer.json", rows, {10, 258}),
+        Grammars(tiny("llama") / "tokenizer.json", V, {10}),
+    )
+    for output in ("", "ab", "xx"):
+        bits, _ = narrow.masks([guided("a", output)])
+        assert bits.shape == (1, -(-rows // 32))
+        words = bits[0].tolist()
+        assert {token for token in range(rows) if words[token // 32] >> token % 32 & 1} == {
+            token for token in allowed(all_rows, guided("a", output))[0] if token < rows
+        }
 
 
 def test_masks_cover_a_vocabulary_that_is_wider_than_the_tokenizer(tiny: TinyModel) -> None:
