@@ -1,8 +1,9 @@
 """A Hugging Face tokenizer folder, read with `tokenizers` alone: text to ids as transformers would, ids to text.
 
-Knows files and ids, nothing of requests. Long texts are encoded in a thread, since the encoder lets go of the
-interpreter. Invariant: `encode` and `render_chat` return what transformers' `encode` and `apply_chat_template` return
-for the same folder (a test holds them together); what is added to a text is ruled by `tokenizer.json` alone.
+Knows files and ids, nothing of requests. Long texts are encoded in a thread, as batches of one: for batches alone does
+the encoder let go of the interpreter. Invariant: `encode` and `render_chat` return what transformers' `encode` and
+`apply_chat_template` return for the same folder (a test holds them together); what is added to a text is ruled by
+`tokenizer.json` alone.
 """
 
 from __future__ import annotations
@@ -96,7 +97,11 @@ class Tokenizer:
 
     def encode_now(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return what `encode` returns, in the calling thread."""
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        if len(text) <= INLINE_CHARS:
+            encoding = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        else:
+            (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        ids: list[int] = encoding.ids
         return ids
 
     def render_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:

@@ -226,6 +226,20 @@ async def test_a_long_chat_keeps_nobody_waiting(tmp_path: Path) -> None:
     tokenizer.close()
 
 
+async def test_a_long_text_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """Its encoder holds the interpreter but for batches: then the loop has no turn until it is done."""
+    tokenizer = Tokenizer(byte_tokenizer.save(tmp_path))
+    text = "the quick brown fox jumps over the lazy dog " * 20_000
+    encoding = asyncio.create_task(tokenizer.encode(text))
+    turns = 0
+    while not encoding.done():
+        await asyncio.sleep(0.001)
+        turns += 1
+    assert len(await encoding) >= len(text) // 8
+    assert turns > 10
+    tokenizer.close()
+
+
 def test_a_template_that_is_too_long_ends_the_start(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="at most"):
         Tokenizer(byte_tokenizer.save(tmp_path, chat_template="a" * ((1 << 20) + 1)))
