@@ -210,6 +210,9 @@ class DecodeService:
         for request in [request for request in self._requests.values() if request.link is link]:
             request.cancel("client")
 
+    def check_fetch(self) -> None:
+        """Nothing: what a draining pod hands over is fetched from it."""
+
     def on_export_end(self, export: Export) -> None:
         """Another pod has fetched blocks, perhaps to go on with what we handed over."""
         if export.shipment.outcome is Outcome.LANDED:

@@ -7,6 +7,7 @@ answered, or fails with `EngineFailed` when the process is gone.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import os
@@ -182,18 +183,26 @@ class EngineClient:
         return await answer
 
     async def _watch(self, stall_s: float) -> None:
-        """End a process whose loop does not turn: no health over a dead engine, and its requests go on elsewhere."""
-        for nonce in itertools.count():
-            await asyncio.sleep(stall_s / 4)
-            try:
-                async with asyncio.timeout(stall_s):
-                    await self._ask(Ping(nonce=nonce), Pong, str(nonce))
-            except TimeoutError:
-                log.error("the engine has not finished a step for %s s and is ended", stall_s)
-                self._process.kill()
-                return
-            except EngineFailed:
-                return  # it ended, which is told already
+        """End a process whose loop does not turn: no health over a dead engine, and its requests go on elsewhere.
+
+        It is asked twice: where this process stood still, the first answer is here and was not looked at in time.
+        """
+        with contextlib.suppress(EngineFailed):  # it ended, which is told already
+            for nonce in itertools.count(step=2):
+                await asyncio.sleep(stall_s / 4)
+                turns = await self._answers_within(stall_s, nonce) or await self._answers_within(stall_s / 4, nonce + 1)
+                if not turns:
+                    log.error("the engine has not finished a step for %s s and is ended", stall_s)
+                    self._process.kill()
+                    return
+
+    async def _answers_within(self, timeout_s: float, nonce: int) -> bool:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._ask(Ping(nonce=nonce), Pong, str(nonce))
+        except TimeoutError:
+            return False
+        return True
 
     async def _listen(self) -> None:
         reason = ""

@@ -83,11 +83,14 @@ class Outbox:
 
     def take(self) -> Batch | None:
         """Take the next message's blocks off the queue; None when there is nothing, or no credit for it."""
+        if self._in_flight_bytes and self._room(self._in_flight_bytes, self._window_bytes) < 1:
+            return None
         for key, queue in self._queues.items():
-            run = self._run(queue)
-            num_bytes = len(run) * self._block_bytes
-            if not self._fits(key, num_bytes):
+            most = self._most_blocks(key)
+            run = self._run(queue, most + 1)
+            if len(run) > most:
                 continue
+            num_bytes = len(run) * self._block_bytes
             for _ in run:
                 queue.popleft()
             del self._queues[key]
@@ -109,17 +112,22 @@ class Outbox:
         else:
             self._in_flight.pop(credit.key, None)
 
-    def _run(self, queue: deque[tuple[int, int]]) -> list[tuple[int, int]]:
+    def _run(self, queue: deque[tuple[int, int]], most: int) -> list[tuple[int, int]]:
+        """Return the blocks of the next message, or the first `most` of them: whether they are so many is asked."""
         run = [queue[0]]
-        for at in range(1, min(len(queue), self._blocks_per_message)):
+        for at in range(1, min(len(queue), self._blocks_per_message, most)):
             stride = queue[at][0] - run[-1][0]
             if stride < 1 or (at > 1 and stride != run[1][0] - run[0][0]):
                 break
             run.append(queue[at])
         return run
 
-    def _fits(self, key: ShipmentKey, num_bytes: int) -> bool:
+    def _most_blocks(self, key: ShipmentKey) -> int:
+        """Return how many blocks of `key` there is credit for, and within its share."""
         if not self._in_flight_bytes:
-            return True
-        within_share = self.in_flight(key) + num_bytes <= self._window_bytes // 2
-        return within_share and self._in_flight_bytes + num_bytes <= self._window_bytes
+            return self._blocks_per_message
+        of_window = self._room(self._in_flight_bytes, self._window_bytes)
+        return min(of_window, self._room(self.in_flight(key), self._window_bytes // 2))
+
+    def _room(self, in_flight_bytes: int, of_bytes: int) -> int:
+        return (of_bytes - in_flight_bytes) // self._block_bytes

@@ -116,6 +116,11 @@ class PrefillService:
     def on_down(self, link: Link) -> None:
         """A decode pod is gone; its prompts end with their shipments."""
 
+    def check_fetch(self) -> None:
+        """Raise Draining once nothing new is admitted: who fetches would be waited for."""
+        if not self._front.lifecycle.is_ready:
+            raise Draining(f"{self._front.identity.peer_id} is draining")
+
     def on_export_end(self, export: Export) -> None:
         """A prompt is over."""
         self._by_engine_id.pop(export.engine_id, None)
@@ -147,8 +152,7 @@ class PrefillService:
 
     def _accept(self, link: Link, run: Run) -> Prompt:
         """Return the prompt, with its ticket spent; raises why it is not taken. Holds nothing yet."""
-        if not self._front.lifecycle.is_ready:
-            raise Draining(f"{self._front.identity.peer_id} is draining")
+        self.check_fetch()
         shipment = self._exchange.exports.shipment(link, run, ships=run.ship)
         now_s = self._clock.now()
         watch = Stopwatch(self._front.identity.peer_id)

@@ -59,6 +59,10 @@ class Job(Protocol):
         """A link that was dialled to this pod is down; its exports are ending."""
         ...
 
+    def check_fetch(self) -> None:
+        """Raise why nobody may fetch cached blocks now."""
+        ...
+
     def on_export_end(self, export: Export) -> None:
         """An export is over: its blocks were given back."""
         ...
@@ -95,6 +99,7 @@ class Exchange:
             clock,
             max_exports=front.config.max_num_waiting,
             landing_s=front.config.transfer_timeout_s,
+            check_fetch=job.check_fetch,
             on_end=self._on_export_end,
             trace_of=front.trace_of,
         )

@@ -43,7 +43,8 @@ LANDING_GRACE_S = 5.0  # longer than a taker waits by the same setting, its fenc
 
 
 class Exports:
-    """The outgoing shipments of one pod. `max_exports` bounds them; `on_end` hears of each that is over.
+    """The outgoing shipments of one pod. `max_exports` bounds them; `check_fetch` raises why nobody may fetch
+    now; `on_end` hears of each that is over.
 
     What is computed and has not landed `landing_s` later is not held any longer: a taker that is alive and does not
     take would keep it until the request's deadline. `trace_of` reads a traceparent, None where nothing is traced.
@@ -58,6 +59,7 @@ class Exports:
         *,
         max_exports: int,
         landing_s: float,
+        check_fetch: Callable[[], None],
         on_end: Callable[[Export], None],
         trace_of: Callable[[str], TraceContext | None],
     ) -> None:
@@ -67,6 +69,7 @@ class Exports:
         self._clock = clock
         self._max_exports = max_exports
         self._landing_s = landing_s + LANDING_GRACE_S
+        self._check_fetch = check_fetch
         self._on_end = on_end
         self._trace_of = trace_of
         self._exports: dict[ExportKey, Export] = {}
@@ -130,6 +133,7 @@ class Exports:
         try:
             if not fetch.hashes:
                 raise InvalidRequest("a fetch of no blocks", field="hashes")
+            self._check_fetch()
             shipment = self.shipment(link, fetch)
         except PagewireError as error:
             log.info("fetch %s refused: %s", fetch.request_id, error.message, extra={"request_id": fetch.request_id})

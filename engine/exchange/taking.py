@@ -130,7 +130,7 @@ class Taking:
         self._is_settled = True
         for delivery in (*self.fetches, *self.runs):
             delivery.cancel()
-            await delivery.handed_over
+            await asyncio.shield(delivery.handed_over)  # which resolves once, whoever waits no longer
         self._on_first_token = unheard  # whoever listens holds this: neither shall keep the other
 
     async def _take(

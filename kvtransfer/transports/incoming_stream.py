@@ -50,6 +50,7 @@ class IncomingStream:
         counters: TransferCounters,
         window_bytes: int,
         place_s: float,
+        write_s: float,
     ) -> None:
         self.carrier = carrier
         self.inbox = Inbox(memory.block_bytes, window_bytes, counters, self._credit, inlet.done)
@@ -64,6 +65,7 @@ class IncomingStream:
         self._max_blocks = max(1, window_bytes // memory.block_bytes)  # of a message
         self._window_bytes = window_bytes
         self._place_s = place_s
+        self._write_s = write_s
         self._credits: dict[ShipmentKey, int] = {}
         self._credit_bytes = 0
         self._credit_timer: asyncio.TimerHandle | None = None
@@ -161,7 +163,9 @@ class IncomingStream:
                     self._credit_timer = None
                 while self._credits:
                     key = next(iter(self._credits))
-                    await self._line.write(wire.encode_credit(Credit(key, self._credits.pop(key))))
+                    # Credit is owed by the key: to a source that reads none of it and sends on, without bound.
+                    async with asyncio.timeout(self._write_s):
+                        await self._line.write(wire.encode_credit(Credit(key, self._credits.pop(key))))
         except (*BROKEN, TransferFailed) as error:
             self.end(why(error), lost_by(error))
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 
 import grpc
 
-from pagewire.core.errors import PagewireError, PeerMismatch, StreamLost, TransferFailed
+from pagewire.core.errors import PagewireError, PeerMismatch, StreamLost, TransferFailed, Unavailable
 from pagewire.core.kv_layout import KVLayout
 from pagewire.core.tasks import check_cancelled
 from pagewire.kvtransfer import greeting_wire
@@ -213,8 +213,10 @@ class StreamReceiver:
             ends.callback(inlet.close)
             call: Call = channel.stream_stream(METHOD)()
             ends.callback(call.cancel)
-            async with asyncio.timeout(self._times.connect_s):
-                window_bytes = await self._greet(call, carrier, inlet)
+            until_s = asyncio.get_running_loop().time() + self._times.connect_s
+            challenge = await self._challenged(call, until_s)
+            async with asyncio.timeout_at(until_s):
+                window_bytes = await self._greet(call, challenge, carrier, inlet)
             check_cancelled()
             level = logging.INFO if is_preferred else logging.WARNING  # what was preferred has failed
             log.log(level, "blocks come from %s by %s, %s at a time", self.source_id, carrier.name, window_bytes)
@@ -233,8 +235,15 @@ class StreamReceiver:
         kind = PeerMismatch if isinstance(self._error, PeerMismatch) else TransferFailed
         return kind(f"no stream for blocks to {self.source_id}: {self._reason}")
 
-    async def _greet(self, call: Call, carrier: Carrier, inlet: Inlet) -> int:
-        challenge = greeting_wire.decode_challenge(await read(call))
+    async def _challenged(self, call: Call, until_s: float) -> bytes:
+        """Return what the source begins with, whatever it is asked for: where it is silent no carrier has failed."""
+        try:
+            async with asyncio.timeout_at(until_s):
+                return greeting_wire.decode_challenge(await read(call))
+        except TimeoutError:
+            raise Unavailable(f"{self.source_id} does not answer") from None
+
+    async def _greet(self, call: Call, challenge: bytes, carrier: Carrier, inlet: Inlet) -> int:
         nonce = secrets.token_bytes(greeting_wire.NONCE_BYTES)
         window_bytes = (self._flow or carrier.flow).window_bytes
         hello = self._greeter.hello(
@@ -274,6 +283,7 @@ class StreamReceiver:
             counters=self.counters,
             window_bytes=window_bytes,
             place_s=self._times.place_s,
+            write_s=self._times.write_s,
         )
 
     async def _carry(self, stream: IncomingStream) -> bool:

@@ -353,6 +353,17 @@ async def test_the_rest_is_computed_here_where_that_is_sooner(model: Path, coloc
 # ---------------------------------------------------------------------------------------------------------- hand-over
 
 
+async def test_a_draining_prefill_pod_admits_no_fetch(model: Path, colocated: Colocated) -> None:
+    """Nothing new: it would be waited for. What it has cached is computed once more."""
+    async with pods(model, 1, 2) as cluster:
+        await cluster.ask("a", LONG, on=cluster.decode[0])
+        cluster.p.front.lifecycle.drain("the test says so")
+        asked = await cluster.ask("b", LONG, on=cluster.decode[1], candidates=[], sources=[cluster.p.source(100)])
+        assert asked.tokens == colocated.answer(LONG)
+        assert (asked.report.decode_fetched_tokens, asked.report.decode_computed_tokens) == (0, 100)
+        assert cluster.p.counter("exports_fetches") == 0
+
+
 async def test_a_draining_decode_pod_hands_a_sequence_over(model: Path, colocated: Colocated) -> None:
     """No token is lost or repeated, and none that was computed is computed again but for the last, partial block."""
     async with pods(model, 1, 2) as cluster:

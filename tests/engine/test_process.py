@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from reference import generate
 from transformers import BloomConfig
 
 from pagewire.core.block_hash import BlockHash, chain
-from pagewire.core.engine_messages import Add, Bind, Hold, Join, Keep, Reserve, StepDone
+from pagewire.core.engine_messages import Add, Bind, EngineMessage, Hold, Join, Keep, Ping, Reserve, StepDone
 from pagewire.core.errors import EngineFailed, InvalidRequest
 from pagewire.core.messages import Role
 from pagewire.core.sampling import Grammar, GrammarKind, SamplingParams
@@ -197,6 +198,29 @@ async def test_an_engine_that_stands_still_is_ended(tiny: TinyModel) -> None:
         await client.reserve(Reserve(spec=spec("waits", PROMPT, greedy(4))))
     assert client.exited.is_set()
     assert client.exit_code == -signal.SIGKILL
+    await client.close()
+
+
+async def test_a_front_that_stood_still_itself_ends_no_engine(tiny: TinyModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer is here, and the timer is looked at first."""
+    client = await EngineClient.start(dataclasses.replace(config(tiny("llama"), Role.DECODE), stall_s=2.0))
+    send, is_still = client._send, asyncio.Event()
+
+    def stand_still() -> None:
+        time.sleep(3.0)
+        is_still.set()
+
+    def send_and_stand_still(message: EngineMessage) -> None:
+        send(message)
+        if isinstance(message, Ping) and not is_still.is_set():
+            asyncio.get_running_loop().call_soon(stand_still)
+
+    monkeypatch.setattr(client, "_send", send_and_stand_still)
+    async with asyncio.timeout(WAIT_S):
+        await is_still.wait()
+        held = await client.reserve(Reserve(spec=spec("serves on", PROMPT, greedy(4))))
+    assert held.request_id == "serves on"
+    assert not client.exited.is_set()
     await client.close()
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -53,6 +54,27 @@ def test_one_shipment_has_half_of_the_window() -> None:
     assert outbox.in_flight_bytes == 80
     outbox.credit(Credit(A, 20))
     assert [batch.key for batch in drain(outbox)] == [A]
+
+
+def test_while_a_window_is_full_nothing_of_a_backlog_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    outbox = Outbox(BYTES, Flow(window_bytes=80, message_bytes=40))
+    for number in range(100):
+        outbox.add(ShipmentKey(number, 1), [(index, index) for index in range(20)])
+    assert len(drain(outbox)) == 2
+    looked_at: list[int] = []
+    run = outbox._run
+
+    def counted(queue: deque[tuple[int, int]], most: int) -> list[tuple[int, int]]:
+        found = run(queue, most)
+        looked_at.append(len(found))
+        return found
+
+    monkeypatch.setattr(outbox, "_run", counted)
+    assert outbox.take() is None
+    assert looked_at == []
+    outbox.credit(Credit(ShipmentKey(0, 1), 10))
+    assert outbox.take() is None
+    assert max(looked_at) == 2, "one block more than there is credit for"
 
 
 def test_credit_that_was_never_owed_counts_for_nothing() -> None:

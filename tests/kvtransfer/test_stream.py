@@ -30,14 +30,16 @@ from transport_rigs import (
     taking,
 )
 
-from pagewire.core.errors import PagewireError, PeerMismatch, TransferFailed
+from pagewire.core.errors import PagewireError, PeerMismatch, TransferFailed, TransferTimeout
 from pagewire.core.kv_layout import KVLayout
 from pagewire.kvtransfer import greeting_wire, wire
-from pagewire.kvtransfer.carrier import Carrier, Inlet, Outlet
+from pagewire.kvtransfer.carrier import Carrier, Inlet, Line, Outlet
 from pagewire.kvtransfer.greeting import Greeter
 from pagewire.kvtransfer.memory import PoolMemory
 from pagewire.kvtransfer.transport import BlockMemory, ShipmentKey, TransportTimes
 from pagewire.kvtransfer.transports.grpc import GRPC
+from pagewire.kvtransfer.transports.outgoing_stream import Context, OutgoingStream
+from pagewire.kvtransfer.transports.shm import shm_carrier
 from pagewire.kvtransfer.transports.stream import CHANNEL_OPTIONS, METHOD
 from pagewire.kvtransfer.transports.stream_receiver import Dial, StreamReceiver
 from pagewire.kvtransfer.transports.stream_sender import StreamSender
@@ -309,6 +311,56 @@ async def test_a_carrier_that_does_not_open_gives_way_to_the_next(caplog: pytest
         assert (dial.num_opened, dial.num_closed) == (3, 3)
     assert "by broken: TransferFailed: no such memory" in caplog.text
     assert "by unknown: FAILED_PRECONDITION" in caplog.text
+
+
+async def test_a_source_that_is_silent_before_it_hears_of_a_carrier_fails_none() -> None:
+    """It stands still, or starts: whichever carrier it was dialled for has nothing to do with it."""
+    better = dataclasses.replace(GRPC, name="better")
+    times = dataclasses.replace(FAST, connect_s=0.5)
+    sender = StreamSender(pod_id="P", secret=SECRET, memory=pool(filled=True), carriers=(better, GRPC), times=times)
+    serve, is_still = sender._serve, asyncio.Event()
+
+    async def still_at_first(_requests: object, context: Context) -> None:
+        if not is_still.is_set():
+            is_still.set()
+            await asyncio.sleep(times.connect_s * 2)
+        await serve(_requests, context)
+
+    sender._serve = still_at_first  # type: ignore[method-assign]
+    async with serving(sender) as address:
+        receiver = StreamReceiver(
+            dial_to(address), pod_id="D", source_id="P", secret=SECRET, memory=pool(filled=False),
+            on_lost=Recorder().on_lost, carriers=(better, GRPC), flow=SMALL, times=times,
+        )  # fmt: skip
+        async with running(receiver):
+            await receiver.connected(10)
+            assert is_still.is_set()
+            assert (receiver.transport, receiver.is_fallback) == ("better", False)
+
+
+async def test_a_source_that_reads_no_credit_and_sends_on_loses_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Credit is owed by the key, and there may be any number of those."""
+
+    async def never(_stream: OutgoingStream, _line: Line) -> None:
+        await asyncio.Event().wait()
+
+    async def flood(_stream: OutgoingStream, line: Line) -> None:
+        for number in itertools.count():
+            await line.write(wire.encode_ready(ShipmentKey(number, 1), range(1), BLOCK_BYTES, (0,), (0,)))
+
+    monkeypatch.setattr(OutgoingStream, "_read_credit", never)
+    monkeypatch.setattr(OutgoingStream, "_write_blocks", flood)
+    recorder, carriers = Recorder(), (shm_carrier(),)
+    sender = StreamSender(pod_id="P", secret=SECRET, memory=pool(filled=True), carriers=carriers)
+    async with serving(sender) as address:
+        receiver = StreamReceiver(
+            dial_to(address), pod_id="D", source_id="P", secret=SECRET, memory=pool(filled=False),
+            on_lost=recorder.on_lost, carriers=carriers, times=dataclasses.replace(FAST, write_s=0.2),
+        )  # fmt: skip
+        async with running(receiver):
+            await receiver.connected(10)
+            await recorder.until(lambda: bool(recorder.errors))
+            assert isinstance(recorder.errors[0], TransferTimeout)
 
 
 async def test_an_address_that_cannot_be_dialled_costs_a_stream_and_not_the_next(
