@@ -21,7 +21,7 @@ class _Lease:
 
 
 class LeaseTable(Generic[K]):
-    """The leases of one pod. `grace_s` is added to each, so that our claim outlasts the peer's view of it."""
+    """The leases of one pod. `grace_s` is added to each: a sign of life may be that late and count."""
 
     def __init__(self, *, grace_s: float = 1.0, max_lease_s: float = 600.0) -> None:
         self._grace_s = grace_s

@@ -40,7 +40,7 @@ class PodConfig:
 
     model: str = setting(help="Hugging Face folder of the model, or the name of a local model")
     role: Role = setting(help="what this pod does")
-    host: str = setting("127.0.0.1", help="address to listen on; peers must be able to dial it")
+    host: str = setting("127.0.0.1", help="address to listen on, and for peers to dial where advertise names no other")
     port: int = setting(0, help="gRPC port, 0 for a free one")
     advertise: str = setting(
         "",

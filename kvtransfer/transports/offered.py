@@ -48,6 +48,8 @@ def _offer(name: str, shm_dir: str, host: str, door: SideDoor | None) -> Offer |
             load_library()
             return Offer(nixl.carrier())
         case "collective":
+            if host in ("0.0.0.0", "::"):  # what each end tells the other of itself
+                raise ValueError(f"transport collective: host must be an address that peers dial, is {host}")
             collective = _with_torch(name)
             return Offer(collective.carrier(collective.CollectiveOptions(host=host)))
         case "cuda_ipc":

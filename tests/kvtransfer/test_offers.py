@@ -77,6 +77,12 @@ async def test_local_copies_from_no_pool_but_the_one_on_the_card() -> None:
         await taker.open(card)
 
 
+@pytest.mark.parametrize("anywhere", ["0.0.0.0", "::"])
+def test_a_communicator_needs_an_address_that_its_peer_can_dial(anywhere: str) -> None:
+    with pytest.raises(ValueError, match=f"host must be an address that peers dial, is {anywhere}"):
+        offered("collective,grpc", host=anywhere)
+
+
 def test_some_transports_are_for_pools_on_a_gpu_and_some_for_those_in_host_memory() -> None:
     with pytest.raises(ValueError, match="cuda_ipc is for pools on a GPU"):
         offered("cuda_ipc")
