@@ -89,6 +89,8 @@ class Publisher:
                 await self._register()
             except (OSError, TimeoutError) as error:
                 self._away(error)
+            except Exception:  # our own bug, once, must not take the pod out of discovery for good
+                log.exception("the pod could not be registered")
             await asyncio.sleep(REGISTRATION_TTL_S / 5)
 
     async def _register(self) -> None:
@@ -109,6 +111,9 @@ class Publisher:
                 await self._write_due()
             except (OSError, TimeoutError) as error:
                 self._away(error)
+                await asyncio.sleep(REGISTRATION_TTL_S / 10)
+            except Exception:  # likewise the index
+                log.exception("the prefix index could not be written")
                 await asyncio.sleep(REGISTRATION_TTL_S / 10)
 
     async def _write_due(self) -> None:

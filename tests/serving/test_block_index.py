@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis_rig
@@ -111,6 +112,35 @@ async def test_a_block_is_in_the_tier_where_it_was_seen_last(ways: tuple[Registr
         await eventually(settled)
         await pub.withdraw()
         assert await answers(ways[1], names(1, 2, 3)) == [[], [], []]
+
+
+async def test_an_error_that_nobody_foresaw_takes_no_pod_out_of_discovery(
+    ways: tuple[Registry, BlockIndex], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(publisher, "REGISTRATION_TTL_S", 0.25)
+    broken = {"register": ways[0].register, "write": ways[1].write}
+
+    def fails_once(name: str) -> Callable[..., Awaitable[object]]:
+        async def call(*args: Any, **options: Any) -> object:
+            if (right := broken.pop(name, None)) is not None:
+                monkeypatch.setattr(ways[0] if name == "register" else ways[1], name, right)
+                raise RuntimeError(f"a bug in {name}")
+            raise AssertionError
+
+        return call
+
+    monkeypatch.setattr(ways[0], "register", fails_once("register"))
+    monkeypatch.setattr(ways[1], "write", fails_once("write"))
+    async with publishing(*ways) as pub:
+        pub.publish(stored=[block(1)], evicted=[])
+
+        async def complete() -> bool:
+            return await answers(ways[1], names(1)) == held(pub, 0) and await ways[0].pods() == [pub.registration]
+
+        await eventually(complete)
+    assert not broken
+    assert "a bug in register" in caplog.text
+    assert "a bug in write" in caplog.text
 
 
 async def test_a_flushed_redis_is_told_anew(
