@@ -13,7 +13,8 @@ Knows nothing of shipments and streams. Invariants that every carrier keeps:
 1. A taker's block is written only between the begin and the end of a `place` that names it. When `place` has ended, by
    returning, raising or being cancelled, nothing writes any more: a carrier that cannot call its writes back waits for
    them. So a block whose `place` has ended may be given away.
-2. A source's block is read only until the end of `carry`, where it is lent until the taker's credit, or until `close`.
+2. What the taker gets of a source's block was read before the end of `carry`; where it is lent, before the taker's
+   credit or `close`. A `carry` that was cancelled may still read, into what nobody sends.
 3. `close` is final, does not block, and may come at any time, also while something is awaited, which then raises.
 """
 

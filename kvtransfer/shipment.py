@@ -8,7 +8,7 @@ parameter (seconds of this pod's monotonic clock), what is wanted comes back as 
        |                                                       |-- peer_lost, prefill_failed -------------> resumable
        |                                                       |-- stream_lost, deadline, corrupt twice,
        |                                                       |   contract broken, cancel ---------------> fencing
-       |-- refused, cancel, deadline, stream_lost, --> closed  |-- first token ended the sequence --------> closed
+       |-- refused, cancel, deadline, stream_lost, --> closed  |-- first token ended the sequence, refused > closed
            peer_lost, prefill_failed
     fencing --no open claim, and fenced, peer_lost, prefill_failed or deadline--> resumable, or closed when cancelled
     landed, resumable --close--> closed

@@ -156,7 +156,7 @@ class Receiver(Protocol):
         ...
 
     async def connected(self, timeout_s: float) -> None:
-        """Wait for a stream; raises TransferFailed with the reason when there is none in time."""
+        """Wait for a stream; raises TransferFailed with the reason when there is none in time, or PeerMismatch."""
         ...
 
     def register(self, shipment_id: int, generation: int, sink: Sink) -> None:
