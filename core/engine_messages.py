@@ -59,7 +59,7 @@ class CannotStart:
 class Become:
     """Go on with this role, between two steps. What still runs or is held is cut off; what is cached stays.
 
-    A `StepDone` before the answer tells all that the cache holds: whoever gives the order may know nothing of it.
+    What is told before the answer is all that the cache holds: whoever gives the order may know nothing of it.
     """
 
     role: Role
@@ -283,6 +283,7 @@ class StepDone:
     """What one step, or one command between steps, brought about; or what a step that still computes has done of its
     chunks (then there is nothing else in it).
 
+    What is too long for a frame comes in several, one behind the other: `load` and `num_tokens` are in the last.
     `elapsed_s` is how long the step computed, 0 where none did. `preempted` are requests of which a sequence had to
     give way, each as often as it had. `num_tokens` are those of prompts that the step computed and those that it drew.
     `lives` are of the sampled blocks whose life has ended.

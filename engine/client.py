@@ -118,7 +118,7 @@ class EngineClient:
         return self._process.pid
 
     async def become(self, role: Role) -> None:
-        """Have the engine go on with `role`; all that it caches comes in a step before this returns."""
+        """Have the engine go on with `role`; all that it caches comes in steps before this returns."""
         await self._ask(Become(role=role), Became, role.value)
 
     def add(self, command: Add) -> None:

@@ -6,9 +6,11 @@ Knows bytes and messages; reads no socket.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
-from pagewire.core.engine_messages import EngineMessage
+from pagewire.core.engine_messages import EngineMessage, StepDone
 from pagewire.core.errors import InvalidRequest, PeerMismatch
+from pagewire.engine import step_parts
 from pagewire.serving.codec import ENGINE_CODEC
 
 HEADER_BYTES = 4
@@ -22,10 +24,23 @@ def pack(message: EngineMessage) -> bytes:
 
     Whoever reads a longer one ends, so that it is refused before anybody does.
     """
+    return _frame(message, ENGINE_CODEC.encode(message))
+
+
+def pack_parts(message: EngineMessage) -> Iterator[bytes]:
+    """Yield the frames that tell a message: several of a step that is too long for one.
+
+    What a step tells has no bound of its own: it may score any number of prompts, or tell of a whole cache.
+    """
     body = ENGINE_CODEC.encode(message)
-    if len(body) > MAX_FRAME_BYTES:
-        raise InvalidRequest(f"a {type(message).__name__} of {len(body)} bytes; at most {MAX_FRAME_BYTES} are allowed")
-    return _HEADER.pack(len(body)) + body
+    halves = None
+    if len(body) > MAX_FRAME_BYTES and isinstance(message, StepDone):
+        halves = step_parts.halves(message)
+    if halves is None:
+        yield _frame(message, body)
+        return
+    for half in halves:
+        yield from pack_parts(half)
 
 
 def body_length(header: bytes) -> int:
@@ -39,3 +54,9 @@ def body_length(header: bytes) -> int:
 def unpack(body: bytes) -> EngineMessage:
     """Return the message in a frame's body; raises PeerMismatch when there is none."""
     return ENGINE_CODEC.decode(body)
+
+
+def _frame(message: EngineMessage, body: bytes) -> bytes:
+    if len(body) > MAX_FRAME_BYTES:
+        raise InvalidRequest(f"a {type(message).__name__} of {len(body)} bytes; at most {MAX_FRAME_BYTES} are allowed")
+    return _HEADER.pack(len(body)) + body

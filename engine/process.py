@@ -52,10 +52,10 @@ class FrontConnection:
         self._sending = threading.Lock()
 
     def send(self, message: EngineMessage) -> None:
-        """Send one frame whole."""
-        data = frames.pack(message)
-        with self._sending:
-            self._socket.sendall(data)
+        """Send a message, each of its frames whole."""
+        for data in frames.pack_parts(message):
+            with self._sending:
+                self._socket.sendall(data)
 
     def send_early(self, message: EngineMessage) -> None:
         """Send from within a step, which is not to fail when the front is gone: that is noticed after it."""

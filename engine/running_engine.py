@@ -53,7 +53,7 @@ class RunningEngine(Protocol):
     async def become(self, role: Role) -> None:
         """Have the engine go on with `role`, which is none of `ready.refused_roles`; what still runs is cut off.
 
-        All that it caches comes in a step before this returns.
+        All that it caches comes in steps before this returns.
         """
         ...
 

@@ -77,6 +77,7 @@ PURE_FILES = (
     "engine/step_cost.py",
     "engine/step_meter.py",
     "engine/step_pace.py",
+    "engine/step_parts.py",
     "engine/swap.py",
     "engine/tier_news.py",
     "kvtransfer/arrivals.py",
