@@ -31,27 +31,38 @@ class StopStrings:
         """Take the next piece of text; after a match nothing more may be pushed."""
         if not self._stops:
             return Passed(text=piece)
-        text = self._held + piece
+        text, num_seen = self._held + piece, len(self._held)
         match = min(
-            ((at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0),
+            (
+                (at + len(stop), at, stop)
+                for stop in self._stops
+                if (at := text.find(stop, max(0, num_seen + 1 - len(stop)))) >= 0
+            ),
             default=None,
         )
         if match is not None:
             _, start, stop = match
             self._held = ""
             return Passed(text=text[:start], matched=stop)
-        keep = self._pending(text)
-        self._held = text[len(text) - keep :]
-        return Passed(text=text[: len(text) - keep])
+        return Passed(text=self._hold(text))
+
+    def push_free(self, piece: str) -> str:
+        """Take a piece in which no stop string may end, though one may begin in it; return what may go out."""
+        return self._hold(self._held + piece)
 
     def finish(self) -> str:
         """Return what was held back: the text is over, so it is no stop string."""
         held, self._held = self._held, ""
         return held
 
+    def _hold(self, text: str) -> str:
+        keep = self._pending(text)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
     def _pending(self, text: str) -> int:
         for size in range(min(self._longest - 1, len(text)), 0, -1):
             end = text[len(text) - size :]
-            if any(stop.startswith(end) for stop in self._stops):
+            if any(len(stop) > size and stop.startswith(end) for stop in self._stops):
                 return size
         return 0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pagewire.core.sampling import FinishReason
 from pagewire.text.detokenizer import Detokenizer
-from pagewire.text.stop_strings import StopStrings
+from pagewire.text.stop_strings import Passed, StopStrings
 
 
 @dataclass(slots=True, kw_only=True)  # not frozen, as the values of `router/inbox.py` that it is made of
@@ -40,14 +40,15 @@ PLAIN = TextRules()
 
 
 class TextStream:
-    """The text of one sequence. No stop string is found in that of the first `min_tokens` tokens."""
+    """The text of one sequence. No stop string is found that ends in the first `min_tokens` tokens' text."""
 
     def __init__(
         self, detokenizer: Detokenizer, stops: tuple[str, ...], min_tokens: int = 0, *, with_stop: bool = False
     ) -> None:
         self._detokenizer = detokenizer
         self._stops = StopStrings(stops) if stops else None
-        self._num_free = min_tokens
+        self._min_tokens = min_tokens
+        self._num_tokens = 0
         self._with_stop = with_stop
 
     def push(self, tokens: tuple[int, ...], finish_reason: FinishReason | None) -> Piece:
@@ -58,19 +59,15 @@ class TextStream:
             return Piece(text=text if finish_reason is None else text + self._detokenizer.finish(), tokens=tokens)
         text = ""
         for count, token in enumerate(spoken, start=1):
-            piece = self._detokenizer.push(token)
-            if self._num_free:
-                self._num_free -= 1
-                text += piece
-                continue
-            passed = self._stops.push(piece)
+            self._num_tokens += 1
+            passed = self._passed(self._stops, self._detokenizer.push(token))
             text += passed.text
             if passed.matched is not None:
                 text += passed.matched if self._with_stop else ""
                 return Piece(text=text, tokens=tokens[:count], stop_text=passed.matched)
         if finish_reason is None:
             return Piece(text=text, tokens=tokens)
-        passed = self._stops.push(self._detokenizer.finish())
+        passed = self._passed(self._stops, self._detokenizer.finish())
         text += passed.text
         if passed.matched is None:
             text += self._stops.finish()
@@ -86,6 +83,11 @@ class TextStream:
     def whole(self, tokens: Sequence[int], finish_reason: FinishReason) -> str:
         """Return the text of all tokens of a sequence without stop strings, of which none was pushed."""
         return self._detokenizer.whole(self._spoken(tokens, finish_reason))
+
+    def _passed(self, stops: StopStrings, piece: str) -> Passed:
+        if self._num_tokens > self._min_tokens:
+            return stops.push(piece)
+        return Passed(text=stops.push_free(piece))
 
     def _spoken(self, tokens: Sequence[int], finish_reason: FinishReason | None) -> Sequence[int]:
         # The token that a stop rule matched (the end of sequence, say) has no place in the text.

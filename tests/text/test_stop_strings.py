@@ -20,8 +20,8 @@ def run(stops: tuple[str, ...], pieces: list[str]) -> tuple[str, str | None]:
     return out + finder.finish(), None
 
 
-def expected(stops: tuple[str, ...], text: str) -> tuple[str, str | None]:
-    for end in range(len(text) + 1):
+def expected(stops: tuple[str, ...], text: str, first_end: int = 0) -> tuple[str, str | None]:
+    for end in range(first_end, len(text) + 1):
         for stop in sorted(stops, key=len, reverse=True):
             if text[:end].endswith(stop):
                 return text[: end - len(stop)], stop
@@ -75,3 +75,34 @@ def test_which_one_wins(stops: tuple[str, ...], text: str, want: tuple[str, str 
 )
 def test_pieces_change_nothing(stops: list[str], pieces: list[str]) -> None:
     assert run(tuple(stops), pieces) == expected(tuple(stops), "".join(pieces))
+
+
+def test_what_is_complete_in_free_text_is_none_and_what_only_begins_in_it_is_one() -> None:
+    finder = StopStrings(("BA",))
+    assert finder.push_free("AB") == "A"
+    assert finder.push_free("A") == "BA"
+    assert finder.push_free("B") == ""
+    assert finder.push("Ax") == Passed(text="", matched="BA")
+    finder = StopStrings(("x", "abc"))
+    assert finder.push_free("x") == "x", "nothing can come of it any more"
+    finder = StopStrings(("ab", "abab"))
+    assert finder.push_free("ab") == ""
+    assert finder.push("c") == Passed(text="abc")
+
+
+@given(
+    stops=st.lists(st.text("ab", min_size=1, max_size=4), max_size=4),
+    free=st.lists(st.text("abc", max_size=5), max_size=5),
+    pieces=st.lists(st.text("abc", max_size=5), max_size=5),
+)
+def test_of_free_text_only_the_length_counts(stops: list[str], free: list[str], pieces: list[str]) -> None:
+    finder = StopStrings(tuple(stops))
+    out, matched = "".join([finder.push_free(piece) for piece in free]), None
+    for piece in pieces:
+        passed = finder.push(piece)
+        out, matched = out + passed.text, passed.matched
+        if matched is not None:
+            break
+    text = "".join((*free, *pieces))
+    want = expected(tuple(stops), text, len("".join(free)) + 1)
+    assert (out + finder.finish(), matched) == want

@@ -83,6 +83,31 @@ def test_no_stop_string_is_found_in_the_first_tokens(min_tokens: int, said: str)
     assert piece == Piece(text=said, tokens=consumed, stop_text="x" if is_found else None)
 
 
+@pytest.mark.parametrize(("min_tokens", "count"), [(0, 3), (2, 3), (3, 5), (4, 5), (5, 7), (6, 7), (7, 9), (9, 10)])
+@pytest.mark.parametrize("with_stop", [False, True])
+@pytest.mark.parametrize("size", [1, 3, 10])
+def test_a_stop_string_may_begin_in_the_first_tokens_and_end_behind_them(
+    min_tokens: int, count: int, with_stop: bool, size: int
+) -> None:
+    """So has vLLM it, and the text is the same in whatever parts it goes out."""
+    ids, text = tokens("ABABABABAB"), stream("BA", min_tokens=min_tokens, with_stop=with_stop)
+    parts = [ids[at : at + size] for at in range(0, len(ids), size)]
+    pieces = []
+    for number, part in enumerate(parts, start=1):
+        pieces.append(text.push(part, LENGTH if number == len(parts) else None))
+        if pieces[-1].stop_text is not None:
+            break
+    is_found = count < len(ids)
+    assert sum(len(piece.tokens) for piece in pieces) == count
+    assert "".join(piece.text for piece in pieces) == "ABABABABAB"[: count - 2 * (is_found and not with_stop)]
+    assert pieces[-1].stop_text == ("BA" if is_found else None)
+
+
+@pytest.mark.parametrize(("min_tokens", "stop_text"), [(0, "\ufffd"), (1, "\ufffd"), (2, None), (3, None)])
+def test_what_the_end_lets_out_is_the_last_tokens_text(min_tokens: int, stop_text: str | None) -> None:
+    assert stream("\ufffd", min_tokens=min_tokens).push((0x41, 0xC3), LENGTH).stop_text == stop_text
+
+
 def test_who_has_stop_strings_has_to_be_looked_at() -> None:
     assert stream("x").has_stops
     assert not stream().has_stops
