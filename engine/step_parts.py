@@ -28,7 +28,7 @@ def halves(step: StepDone) -> tuple[StepDone, StepDone] | None:
     if len(stages) > 1:
         first: _Values = values
         last: _Values = dict.fromkeys(values, ())
-    elif stages[0] is _REQUESTS:
+    elif stages == [_REQUESTS]:
         first, last = _cut_requests(values)
     else:
         first, last = _cut_lists(values)

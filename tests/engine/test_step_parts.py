@@ -16,13 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagewire.core.block_hash import BlockHash
-from pagewire.core.engine_messages import BlockLife, CachedBlock, ChunkDone, PromptChunk, SequenceEnd, StepDone
+from pagewire.core.engine_messages import BlockLife, CachedBlock, ChunkDone, Ping, PromptChunk, SequenceEnd, StepDone
 from pagewire.core.errors import InvalidRequest
 from pagewire.core.load import Load
 from pagewire.core.sampling import FinishReason
 from pagewire.core.token_record import TokenLogprobs, TokenRecord
 from pagewire.engine import frames
 from pagewire.engine.process import FrontConnection
+from pagewire.engine.step_parts import halves
 
 BOUND = 400  # bytes; more than anything that cannot be cut
 LOAD = Load(num_running=3, blocks_total=9)
@@ -158,8 +159,33 @@ def test_a_record_is_cut_as_if_its_prompt_had_come_in_chunks() -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_cut_is_refused_by_its_length(step: StepDone) -> None:
+    assert halves(step) is None
     with pytest.raises(InvalidRequest, match=r"a StepDone of \d+ bytes; at most 3"):
         told(step, 3)
+
+
+def test_only_what_is_too_long_is_cut_and_only_steps_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    step, ping = StepDone(stored=blocks(0, 2)), Ping(nonce=300)
+    size = len(frames.pack(step)) - frames.HEADER_BYTES
+    assert told(step, size) == [step]
+    assert told(step, size - 1) == [StepDone(stored=blocks(0, 1)), StepDone(stored=blocks(1, 1))]
+    assert list(frames.pack_parts(ping)) == [frames.pack(ping)]
+    monkeypatch.setattr(frames, "MAX_FRAME_BYTES", 3)
+    with pytest.raises(InvalidRequest, match=r"a Ping of \d+ bytes"):
+        list(frames.pack_parts(ping))
+
+
+def test_two_of_anything_can_be_told_apart() -> None:
+    records = tuple(TokenRecord(request_id=name, index=0, position=0, tokens=(1, 2)) for name in "ab")
+    chunks = tuple(replace(CHUNK, request_id=name) for name in "ab")
+    cut = halves(StepDone(records=records, chunks=chunks))
+    assert cut == tuple(
+        StepDone(records=(record,), chunks=(chunk,)) for record, chunk in zip(records, chunks, strict=True)
+    )
+    scored = replace(records[0], prompt_logprobs=scores(2))
+    cut = halves(StepDone(records=(scored,)))
+    assert cut is not None
+    assert [record.prompt_logprobs for half in cut for record in half.records] == [scores(2)[:1], scores(2)[1:]]
 
 
 def test_a_step_of_more_than_16_mib_reaches_the_front() -> None:
