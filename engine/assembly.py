@@ -107,7 +107,8 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1, backend: Bac
     """Load the model, map the pool (in the file `pool_fd`, anonymously for -1) and return an engine that is idle.
 
     `backend` is what computes in the place of the device's own. Raises ValueError for a model that is not supported, a
-    pool too small for one sequence of full length, a device that is not there or has too little memory.
+    pool too small for one sequence of full length, a device that is not there, and where it or this machine has too
+    little memory.
     """
     with contextlib.ExitStack() as opened, contextlib.ExitStack() as failed:
         if config.tensor_parallel > 1 and pool_fd < 0:  # the ranks have it mapped before this returns
@@ -148,6 +149,7 @@ def _assemble(
 
     terms = terms_in(config.role)  # refused before the weights are read
     backend = backend or backend_for(device)
+    mover = _mover(config, cache, num_slots, backend)
     ranks, model = _load(config, folder, architecture, cache, backend, pool_fd, failed)
     give_back()  # weights as they were read, before they were laid out
     arithmetic = model.arithmetic if config.deterministic else ""
@@ -157,7 +159,6 @@ def _assemble(
     layer_groups = config.layer_groups or _layer_groups(layout, device, config.tensor_parallel)
     grammars = Grammars(folder.path / "tokenizer.json", architecture.vocab_size, eos_token_ids)
     sampler = Sampler(backend, EditBuilder(eos_token_ids, device, grammars))
-    mover = BlockMover(cache.parts, num_slots, backend)
     graphs = _graphs(config, architecture, model, cache, backend, max_model_len, layer_groups)
     runner = ModelRunner(model, cache, backend, sampler, layer_groups, mover.host[0], graphs)
     if device.type == "cuda":  # what the longest step takes beside graphs is taken now, or told to be lacking
@@ -291,7 +292,18 @@ def _max_model_len(config: EngineConfig, architecture: Architecture) -> int:
     longest = config.max_model_len or architecture.max_positions
     if longest > architecture.max_positions:
         raise ValueError(f"max_model_len {longest} is above the model's {architecture.max_positions} positions")
+    if longest < 2:
+        raise ValueError(f"the model has {longest} positions; a prompt and what follows it are 2 at least")
     return longest
+
+
+def _mover(config: EngineConfig, cache: KVCache, num_slots: int, backend: Backend) -> BlockMover:
+    """Return what copies blocks, with the host memory that was asked for; raises ValueError where there is less."""
+    try:
+        return BlockMover(cache.parts, num_slots, backend)
+    except (RuntimeError, TypeError) as error:  # torch has no other words for it, the second beyond 2^63 blocks
+        asked = config.host_kv_memory_bytes
+        raise ValueError(f"host_kv_memory_bytes {asked}: there is no room for as many bytes here") from error
 
 
 def _layer_groups(layout: KVLayout, device: torch.device, num_ranks: int) -> int:

@@ -130,6 +130,8 @@ class EngineConfig:
         for name in ("max_model_len", "threads", "host_kv_memory_bytes", "layer_groups", "step_target_s"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must not be negative, is {getattr(self, name)}")
+        if self.max_model_len == 1:
+            raise ValueError("max_model_len must be 0 or at least 2, for a prompt and what follows it, is 1")
         if self.threads > MAX_THREADS:
             raise ValueError(f"threads must be at most {MAX_THREADS}, is {self.threads}")
 

@@ -52,13 +52,17 @@ class KVCache:
         """Take as many blocks as the budget buys, an equal part of each on each of the devices.
 
         On a CPU they are mapped in the file `fd`, which is sized for them, or anonymously for -1. Raises ValueError
-        when the budget does not buy a single block, or heads do not divide; torch.OutOfMemoryError where a device has
-        less.
+        when the budget does not buy a single block, heads do not divide, or a CPU has less; torch.OutOfMemoryError
+        where a device has.
         """
         sizing = KVSizing(layout=layout, memory_bytes=budget_bytes)
         num_bytes = sizing.pool_bytes // len(devices)
         if devices[0].type == "cpu":
-            memory = torch.split(torch.frombuffer(_mapped(sizing.pool_bytes, fd), dtype=torch.uint8), num_bytes)
+            try:
+                mapped = _mapped(sizing.pool_bytes, fd)
+            except (OSError, OverflowError) as error:
+                raise ValueError(f"kv_memory_bytes {budget_bytes}: there is no room for as many bytes here") from error
+            memory = torch.split(torch.frombuffer(mapped, dtype=torch.uint8), num_bytes)
         else:
             memory = tuple(torch.empty(num_bytes, dtype=torch.uint8, device=device) for device in devices)
         part = layout.part(len(devices))

@@ -19,8 +19,9 @@ _BOUNDS: Bounds = {
     "kv_memory max_num_seqs max_num_waiting tensor_parallel brownout_max_tokens": (
         "at least 1", lambda number: number >= 1,
     ),
-    "chunk_size max_num_batched_tokens max_model_len host_kv_memory layer_groups speculative_tokens threads "
+    "chunk_size max_num_batched_tokens host_kv_memory layer_groups speculative_tokens threads "
     "step_target_ms drain_s handover_s": ("0 or more", lambda number: number >= 0),
+    "max_model_len": ("0 or at least 2, for a prompt and what follows it", lambda number: number == 0 or number > 1),
     "engine_stall_s lease_s transfer_timeout_s": ("more than 0", lambda number: number > 0),
     "step_target_ms engine_stall_s lease_s transfer_timeout_s drain_s handover_s": ("finite", math.isfinite),
     "pin_share": ("above 0 and at most 1", lambda number: 0 < number <= 1),

@@ -22,6 +22,7 @@ from pagewire.engine.scheduling_policy import PolicyName
         ("dtype", None, "dtype must be of type str, is None"),
         ("step_target_s", float("nan"), "step_target_s must not be negative, is nan"),
         ("step_target_s", float("inf"), "step_target_s must not be negative, is inf"),
+        ("max_model_len", 1, "max_model_len must be 0 or at least 2, for a prompt and what follows it, is 1"),
         ("threads", MAX_THREADS + 1, f"threads must be at most {MAX_THREADS}, is {MAX_THREADS + 1}"),
     ],
 )

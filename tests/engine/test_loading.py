@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from pagewire.core.clock import MonotonicClock
 from pagewire.core.kv_layout import KVLayout
 from pagewire.core.messages import Role
-from pagewire.engine.assembly import assemble
+from pagewire.engine.assembly import assemble, warm_up
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.kv_cache import KVCache
 from pagewire.engine.model.families import native_architecture
@@ -266,3 +267,28 @@ def test_a_pool_says_what_it_holds_and_refuses_to_be_too_small(tiny: TinyModel) 
         engine(tiny("llama"), max_model_len=512, kv_memory_bytes=400 * 768)
     with pytest.raises(ValueError, match="512 positions"):
         engine(tiny("llama"), max_model_len=513)
+
+
+@pytest.mark.parametrize("name", ["kv_memory_bytes", "host_kv_memory_bytes"])
+@pytest.mark.parametrize("num_bytes", [1 << 50, 10**15, 1 << 62, 10**30])
+@pytest.mark.parametrize("in_a_file", [False, True])
+def test_memory_that_there_is_not_is_refused_by_the_name_of_what_asked_for_it(
+    tiny: TinyModel, name: str, num_bytes: int, in_a_file: bool
+) -> None:
+    settings: dict[str, Any] = {name: num_bytes}
+    pool_fd = os.memfd_create("pool") if in_a_file else -1
+    try:
+        with pytest.raises(ValueError, match=f"^{name} {num_bytes}: there is no room"):
+            engine(tiny("llama"), pool_fd=pool_fd, **settings)
+    finally:
+        if in_a_file:
+            os.close(pool_fd)
+
+
+def test_two_tokens_are_the_least_that_a_sequence_may_have(copy: Path) -> None:
+    two = engine(copy, max_model_len=2)
+    warm_up(two)
+    assert run_all(two.loop, [spec("a", [5], greedy(9))]).tokens["a"] != []
+    rewrite_config(copy, max_position_embeddings=1)
+    with pytest.raises(ValueError, match="the model has 1 positions; a prompt and what follows it are 2 at least"):
+        engine(copy, max_model_len=0)

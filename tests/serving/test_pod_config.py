@@ -29,7 +29,7 @@ def config(**settings: Any) -> PodConfig:
         ("brownout_max_tokens", (0,), (1,)),
         ("chunk_size", (-1,), (0,)),
         ("max_num_batched_tokens", (-1,), (0,)),
-        ("max_model_len", (-1,), (0,)),
+        ("max_model_len", (-1, 1), (0, 2)),
         ("host_kv_memory", (-1,), (0,)),
         ("layer_groups", (-1,), (0,)),
         ("speculative_tokens", (-1,), (0,)),
