@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +73,7 @@ class TransformersArchitecture:
             check_layers(layers, getattr(config, "num_hidden_layers", 0))
             if not max_positions:
                 raise ValueError(f"{config.model_type} does not say how many positions it serves")
+            _check_window(config, layers, max_positions)
         except ValueError as error:
             raise ValueError(f"{name} is not supported: {error}") from error
         return cls(config=config, layers=layers, max_positions=max_positions, reason=reason)
@@ -219,6 +221,22 @@ def _check_kind(hf: HFConfig) -> None:
         )
     if any(key in hf for key in ("vision_config", "audio_config")):
         raise ValueError(f"{names[0]} reads more than text; its text model alone is supported")
+
+
+def _check_window(config: Any, layers: Sequence[LayerAttention], max_positions: int) -> None:
+    """Raise ValueError where a window is in use that no layer's mask shows: transformers' cache alone keeps to it then.
+
+    A config that names the kinds of its layers uses it in those that are called sliding.
+    """
+    window = getattr(config, "sliding_window", None)
+    if not isinstance(window, int) or not 0 < window < max_positions or any(layer.window for layer in layers):
+        return
+    kinds = getattr(config, "layer_types", None) or ["sliding_attention"]
+    if getattr(config, "use_sliding_window", True) and any("sliding" in kind for kind in kinds):
+        raise ValueError(
+            f"its config.json has a sliding window of {window} tokens, below its {max_positions} positions, and the "
+            "mask of no layer shows one"
+        )
 
 
 def _max_positions(config: Any) -> int:

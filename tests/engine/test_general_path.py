@@ -38,9 +38,12 @@ from transformers import (
     Llama4TextConfig,
     MambaConfig,
     MiniMaxConfig,
+    MoshiConfig,
     MptConfig,
+    Olmo3Config,
     OpenAIGPTConfig,
     PretrainedConfig,
+    Qwen3MoeConfig,
     T5Config,
     XGLMConfig,
 )
@@ -52,6 +55,8 @@ from pagewire.core.messages import Role
 from pagewire.engine.model.attention_interface import NAME, MaskRule, attending
 from pagewire.engine.model.attention_survey import LayerAttention, check_layers, window_of
 from pagewire.engine.model.row_check import check_rows
+from pagewire.engine.model.transformers_model import TransformersArchitecture
+from pagewire.engine.model_folder import ModelFolder
 from pagewire.kernels import attention_plan
 from pagewire.kernels.ragged import Ragged
 
@@ -168,6 +173,11 @@ OLD_SHAPE: dict[str, Any] = {"vocab_size": 259, "n_embd": 64, "n_layer": 3, "n_h
             "JetMoeForCausalLM",
             "routing by lists",
         ),
+        (
+            MoshiConfig(**SHAPE, max_position_embeddings=512, sliding_window=20),
+            "MoshiForCausalLM",
+            "a sliding window of 20 tokens, below its 512 positions, and the mask of no layer shows one",
+        ),
         (Gemma4TextConfig(**SHAPE, num_key_value_heads=2, head_dim=16), "Gemma4ForCausalLM", "its layers differ"),
     ],
     ids=lambda value: value if isinstance(value, str) and value.isalnum() else "",
@@ -193,6 +203,26 @@ def test_more_layers_than_any_model_has_are_refused_before_anything_is_kept_for_
     (tmp_path / "config.json").write_text(json.dumps(said))
     with pytest.raises(ValueError, match=f"{name} is not a whole number from 1 to 10000: 50000000"):
         engine(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "window"),
+    [
+        (MoshiConfig(**SHAPE, max_position_embeddings=512, sliding_window=512), 0),
+        (Qwen3MoeConfig(**SHAPE, max_position_embeddings=512, use_sliding_window=False, sliding_window=20), 0),
+        (Qwen3MoeConfig(**SHAPE, max_position_embeddings=512, use_sliding_window=True, sliding_window=20), 20),
+        (Olmo3Config(**SHAPE, sliding_window=20, layer_types=["full_attention"] * 3), 0),
+        (Olmo3Config(**SHAPE, sliding_window=20, layer_types=["sliding_attention", *["full_attention"] * 2]), 20),
+    ],
+    ids=["all that there is", "off", "on", "layers that are full", "a layer that slides"],
+)
+def test_a_window_that_is_not_used_or_that_masks_show_is_none_to_refuse(
+    tmp_path: Path, config: PretrainedConfig, window: int
+) -> None:
+    config.architectures = [type(config).__name__.replace("Config", "ForCausalLM")]
+    config.save_pretrained(tmp_path)
+    found = TransformersArchitecture.of(ModelFolder.open(tmp_path), "a test")
+    assert max(layer.window for layer in found.layers) == window
 
 
 def test_layers_of_unequal_shape_are_refused() -> None:
