@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pagewire.core.errors import InvalidRequest, UnsupportedField
+from pagewire.router.message_pieces import joined
 
 FIELD = "messages"
 _BILLS = re.compile(r"\Ax-anthropic-billing-header:.*\n?")
@@ -23,7 +24,7 @@ def messages(system: Any, given: Any) -> list[Json]:
     """Return the messages of a chat; raises InvalidRequest or UnsupportedField."""
     found: list[Json] = []
     if system is not None and (said := _system(system)):
-        found.append({"role": "system", "content": said})
+        found.append({"role": "system", "content": [said]})
     if not isinstance(given, list) or not given:
         raise InvalidRequest("messages is a list of messages, one at least", field=FIELD)
     for place, message in enumerate(given):
@@ -34,10 +35,10 @@ def messages(system: Any, given: Any) -> list[Json]:
         elif role == "user":
             _hear(found, f"{where}.content", message.get("content"))
         elif role == "system":
-            found.append({"role": role, "content": _text(f"{where}.content", message.get("content"))})
+            found.append({"role": role, "content": [_text(f"{where}.content", message.get("content"))]})
         else:
             raise InvalidRequest(f"{where} is an object whose role is user, assistant or system", field=FIELD)
-    return found
+    return joined(found)
 
 
 def is_begun(found: Sequence[Mapping[str, Any]]) -> bool:
@@ -60,16 +61,13 @@ def _say(found: list[Json], message: Json) -> None:
     if not found or found[-1]["role"] != "assistant":
         found.append(message)
         return
-    last = found[-1]
-    for name in ("content", "reasoning_content"):
-        if said := "\n".join(filter(None, (last.get(name), message.get(name)))):
-            last[name] = said
-    if calls := [*last.get("tool_calls", ()), *message.get("tool_calls", ())]:
-        last["tool_calls"] = calls
+    for name, said in message.items():
+        if name != "role":
+            found[-1].setdefault(name, []).extend(said)
 
 
 def _assistant(where: str, content: Any) -> Json:
-    """Return what the model said: thinking, words, calls."""
+    """Return what the model said, in pieces: thinking, words, calls; what is empty is none."""
     thought, words = [], []
     calls: list[Json] = []
     for at, block in _blocks(where, content):
@@ -84,10 +82,14 @@ def _assistant(where: str, content: Any) -> Json:
                 calls.append(_call(at, block))
             case _:
                 raise _unknown(at, block)
-    message: Json = {"role": "assistant", "content": "\n".join(words)}
+    message: Json = {"role": "assistant", "content": _piece(words)}
     if thought:
-        message["reasoning_content"] = "\n".join(thought)
+        message["reasoning_content"] = _piece(thought)
     return {**message, "tool_calls": calls} if calls else message
+
+
+def _piece(texts: Sequence[str]) -> list[str]:
+    return [text] if (text := "\n".join(texts)) else []
 
 
 def _hear(found: list[Json], where: str, content: Any) -> None:
@@ -100,13 +102,13 @@ def _hear(found: list[Json], where: str, content: Any) -> None:
             case "text":
                 said = _word(at, block, "text")
                 if found and found[-1]["role"] == "user":
-                    found[-1]["content"] += f"\n{said}"
+                    found[-1]["content"].append(said)
                 else:
-                    found.append({"role": "user", "content": said})
+                    found.append({"role": "user", "content": [said]})
             case "tool_result":
                 content = block.get("content")
                 result = "" if content is None else _text(f"{at}.content", content)
-                found.append({"role": "tool", "content": result, "tool_call_id": _word(at, block, "tool_use_id")})
+                found.append({"role": "tool", "content": [result], "tool_call_id": _word(at, block, "tool_use_id")})
             case _:
                 raise _unknown(at, block)
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pagewire.core.errors import InvalidRequest, UnsupportedField
+from pagewire.router.message_pieces import joined
 
 FIELD = "input"
 _ROLES = ("user", "assistant", "system", "developer")
@@ -25,9 +26,9 @@ def messages(instructions: str | None, given: Any) -> list[Json]:
     """
     found: list[Json] = []
     if instructions:
-        found.append({"role": "system", "content": instructions})
+        found.append({"role": "system", "content": [instructions]})
     if isinstance(given, str) and given:
-        return [*found, {"role": "user", "content": given}]
+        return joined([*found, {"role": "user", "content": [given]}])
     if not isinstance(given, list) or not given:
         raise InvalidRequest("input is a text that is not empty, or a list of items", field=FIELD)
     turns = _Turns(found)
@@ -36,7 +37,7 @@ def messages(instructions: str | None, given: Any) -> list[Json]:
             raise InvalidRequest(f"input.{place} is not an object", field=FIELD)
         turns.take(f"input.{place}", item)
     turns.end()
-    return found
+    return joined(found)
 
 
 class _Turns:
@@ -44,7 +45,7 @@ class _Turns:
 
     def __init__(self, found: list[Json]) -> None:
         self._found = found
-        self._reasoning = ""  # of the turn that begins
+        self._reasoning: list[str] = []  # of the turn that begins
 
     def take(self, where: str, item: Mapping[str, Any]) -> None:
         """Add an item."""
@@ -54,13 +55,14 @@ class _Turns:
                 self._say(where, item)
             case "reasoning":
                 thought = _text(f"{where}.content", item.get("content") or item.get("summary") or "")
-                self._reasoning = "\n".join(filter(None, (self._reasoning, thought)))
+                self._reasoning += _piece(thought)
             case "function_call":
                 self._call(where, item)
             case "function_call_output":
                 output = _text(f"{where}.output", item.get("output"))
                 self.end()
-                self._found.append({"role": "tool", "content": output, "tool_call_id": _word(where, item, "call_id")})
+                call_id = _word(where, item, "call_id")
+                self._found.append({"role": "tool", "content": [output], "tool_call_id": call_id})
             case _:
                 raise UnsupportedField(f"{where}: items of type {str(kind)[:50]!r} are not supported", field=FIELD)
 
@@ -71,9 +73,9 @@ class _Turns:
         content = _text(f"{where}.content", item.get("content"))
         if role != "assistant":
             self.end()
-            self._found.append({"role": role, "content": content})
+            self._found.append({"role": role, "content": [content]})
         elif self._goes_on and self._found[-1].get("tool_calls"):  # the answers of its calls are to follow it
-            self._found[-1]["content"] = "\n".join(filter(None, (self._found[-1]["content"], content)))
+            self._found[-1]["content"] += _piece(content)
         else:
             self._begin(content)
 
@@ -97,9 +99,13 @@ class _Turns:
 
     def _begin(self, content: str) -> None:
         """Begin a message of the assistant's with the reasoning that came before it."""
-        reasoning, self._reasoning = self._reasoning, ""
-        message = {"role": "assistant", "content": content}
+        reasoning, self._reasoning = self._reasoning, []
+        message = {"role": "assistant", "content": _piece(content)}
         self._found.append({**message, "reasoning_content": reasoning} if reasoning else message)
+
+
+def _piece(text: str) -> list[str]:
+    return [text] if text else []
 
 
 def _word(where: str, item: Mapping[str, Any], name: str) -> str:

@@ -148,6 +148,7 @@ PURE_FILES = (
     "router/long_fields.py",
     "router/bodies.py",
     "router/openapi.py",
+    "router/message_pieces.py",
     "router/responses/body.py",
     "router/responses/input.py",
     "router/responses/items.py",
