@@ -1,11 +1,13 @@
 """A model's chat template: messages in, prompt text out, equal to what transformers renders.
 
-Knows Jinja, nothing of tokens. Templates are data of whoever made the model, so they run in an immutable sandbox,
-within a budget of time and memory, and see plain JSON values alone.
+Knows Jinja, nothing of tokens. A developer's message is one of the system's where the template does not know the role:
+most would leave it out without a word. Templates are data of whoever made the model, so they run in an immutable
+sandbox, within a budget of time and memory, and see plain JSON values alone.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -30,6 +32,8 @@ NOTHING: Mapping[str, Any] = {}
 _OFF: Mapping[str, object] = {"reasoning_effort": "none", "enable_thinking": False}
 # What no caller may set by its name in a template.
 _OURS = frozenset(("messages", "tools", "documents", "add_generation_prompt"))
+_DEVELOPER = "developer"
+_INSTRUCTING = ("system", _DEVELOPER)
 
 
 class ChatTemplate:
@@ -51,6 +55,7 @@ class ChatTemplate:
         self.variables = frozenset(read - set(environment.globals))
         self._template.globals = dict(self._template.globals)  # a ChainMap, which is read slowly for each rendering
         self._special_tokens = dict(special_tokens)
+        self._knows_developers = _DEVELOPER in source
         self._may_reason = bool(self.variables & _OFF.keys()) or format_of(source) is not None
 
     @property
@@ -82,6 +87,8 @@ class ChatTemplate:
             _refuse_unread(name if name == "reasoning_effort" else "chat_template_kwargs", {name})
         options = {name: wishes[name] for name in wishes.keys() & self.options} | dict(options)
         plain = [_plain_message(message) for message in messages]
+        if not self._knows_developers:
+            plain = _without_developers(plain)
         if continue_final_message:
             last = plain[-1] if plain else {}
             # Reasoning goes on where nothing is said behind it, by each of its names.
@@ -129,6 +136,19 @@ def _plain_message(message: Mapping[str, Any]) -> dict[str, Any]:
     if reasoning is not None:
         plain = {"thinking": reasoning, **plain, "reasoning_content": reasoning}
     return plain
+
+
+def _without_developers(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages with the system's in the place of a developer's: those that a chat begins with are one, since
+    many templates take one, and at the beginning alone.
+    """
+    first = list(itertools.takewhile(lambda message: message.get("role") in _INSTRUCTING, messages))
+    found = [message | {"role": "system"} if message.get("role") == _DEVELOPER else message for message in messages]
+    texts = [message.get("content", "") for message in first]
+    has_developer = any(message["role"] == _DEVELOPER for message in first)
+    if not has_developer or not all(isinstance(text, str) for text in texts):
+        return found
+    return [found[0] | {"content": "\n\n".join(filter(None, texts))}, *found[len(first) :]]
 
 
 def _environment() -> BoundedSandbox:

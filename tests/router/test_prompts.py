@@ -343,3 +343,23 @@ async def test_long_texts_are_counted_one_at_a_time_and_so_many_wait(
         may_go.set()
         statuses = [answer.status_code for answer in await asyncio.gather(*counting)]
         assert sorted(statuses) == [200] * MAX_WAITING + [429] * 3
+
+
+SYSTEM_ALONE = "{% for m in messages if m.role in ('system', 'user') %}{{ m.role }}: {{ m.content }};{% endfor %}"
+
+
+async def test_a_developer_is_heard_at_every_door_where_the_template_knows_none(
+    valkey: ValkeyServer, tmp_path: Path
+) -> None:
+    folder, pod = byte_tokenizer.save(tmp_path, chat_template=SYSTEM_ALONE), FakePod("c0")
+    developer, user = {"role": "developer", "content": "in French"}, {"role": "user", "content": "hi"}
+    chat: dict[str, Any] = {"messages": [{"role": "system", "content": "be brief"}, developer, user]}
+    response: dict[str, Any] = {"instructions": "be brief", "input": [developer, user]}
+    async with running_router(valkey.connection_url, folder, pod) as router:
+        for path, body in (("/v1/chat/completions", chat), ("/v1/responses", response)):
+            assert (await router.http.post(path, json=body)).status_code == 200
+            assert TOKENIZER.decode(pod.submits[-1].spec.tokens) == "system: be brief\n\nin French;user: hi;"
+        num_tokens = len(pod.submits[-1].spec.tokens)
+        assert (await router.http.post("/tokenize", json=chat)).json()["count"] == num_tokens
+        counted = (await router.http.post("/v1/responses/input_tokens", json=response)).json()
+        assert counted["input_tokens"] == num_tokens

@@ -136,6 +136,46 @@ def test_a_template_file_wins_over_the_config(tmp_path: Path) -> None:
     assert theirs.apply_chat_template(CHATS[0], tokenize=False) == "hello!"
 
 
+def instructed(*roles: str) -> list[dict[str, Any]]:
+    return [{"role": role, "content": f"{role[:3]} {number}"} for number, role in enumerate(roles)]
+
+
+@pytest.mark.parametrize(
+    ("roles", "rendered"),
+    [
+        ((), "user: hello;"),
+        (("system",), "system: sys 0;user: hello;"),
+        (("system", "system"), "system: sys 0;system: sys 1;user: hello;"),
+        (("developer",), "system: dev 0;user: hello;"),
+        (("system", "developer"), "system: sys 0\n\ndev 1;user: hello;"),
+        (("developer", "developer", "system"), "system: dev 0\n\ndev 1\n\nsys 2;user: hello;"),
+        (
+            ("system", "user", "developer", "system"),
+            "system: sys 0;user: use 1;system: dev 2;system: sys 3;user: hello;",
+        ),
+    ],
+)
+def test_developers_are_the_system_where_the_template_does_not_know_them(
+    tmp_path: Path, roles: tuple[str, ...], rendered: str
+) -> None:
+    source = "{% for message in messages %}{{ message.role }}: {{ message.content }};{% endfor %}"
+    chat = [*instructed(*roles), *CHATS[0]]
+    assert Tokenizer(byte_tokenizer.save(tmp_path / "plain", chat_template=source)).render_chat(chat) == rendered
+    knows = source + "{# developer #}"
+    as_they_are = "".join(f"{each['role']}: {each['content']};" for each in chat)
+    assert Tokenizer(byte_tokenizer.save(tmp_path / "knows", chat_template=knows)).render_chat(chat) == as_they_are
+
+
+def test_a_developers_message_without_words_or_with_parts_is_the_systems(tmp_path: Path) -> None:
+    source = "{% for message in messages %}{{ message.role }}: {{ message.content }};{% endfor %}"
+    tokenizer = Tokenizer(byte_tokenizer.save(tmp_path, chat_template=source))
+    system: dict[str, Any] = {"role": "system", "content": "be brief"}
+    nothing: dict[str, Any] = {"role": "developer", "content": None}
+    assert tokenizer.render_chat([system, nothing, system]) == "system: be brief\n\nbe brief;"
+    parts: dict[str, Any] = {"role": "developer", "content": [1]}
+    assert tokenizer.render_chat([system, parts]) == "system: be brief;system: [1];"
+
+
 OFF: list[dict[str, object]] = [
     {"reasoning_effort": "none"},
     {"enable_thinking": False},
