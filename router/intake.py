@@ -93,7 +93,7 @@ class Intake:
         echo = None
         if ask.echo:
             is_whole = ask.text is not None and ask.truncate_prompt_tokens is None
-            echo = ask.text if is_whole else self._tokenizer.decode(list(prompt))
+            echo = ask.text if is_whole else self.text_of(prompt)
         bad_words = await self._bad_words(ask)
         return finish(ask, prompt, limits, seed=secrets.randbits(SEED_BITS), bad_words=bad_words, echo=echo)
 

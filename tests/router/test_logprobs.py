@@ -126,6 +126,28 @@ async def test_an_echo_brings_the_prompt_back_with_its_logprobs(start: StartRout
         assert both["prompt_logprobs"] == scored["prompt_logprobs"]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("fields", [{}, {"truncate_prompt_tokens": 100}])
+async def test_an_echo_has_special_tokens(start: StartRouter, stream: bool, fields: dict[str, Any]) -> None:
+    text = "<|im_start|>user\nhello<|im_end|>"
+    prompt = TOKENIZER.encode(text).ids
+    asked: dict[str, Any] = {"max_tokens": 2, "echo": True, "logprobs": 0, "stream": stream, **fields}
+    async with start(FakePod("c0")) as router:
+        for form in (prompt, text):
+            answer = await router.complete(form, **asked)
+            parts = events(answer.text) if stream else [answer.json()]
+            choices = [choice for part in parts for choice in part["choices"]]
+            shown = "".join(choice["text"] for choice in choices)
+            assert shown.startswith(text)
+            scores = [choice["logprobs"] for choice in choices if choice["logprobs"]]
+            tokens = [token for each in scores for token in each["tokens"]]
+            offsets = [offset for each in scores for offset in each["text_offset"]]
+            assert tokens[: len(prompt)] == [alone(token).decode() for token in prompt]
+            for token, offset in zip(tokens[: len(prompt)], offsets, strict=False):
+                assert shown[offset:].startswith(token)
+            assert offsets[len(prompt)] == len(text)
+
+
 async def test_prompt_logprobs_are_vllms(start: StartRouter) -> None:
     async with start(FakePod("c0")) as router:
         choice = (await router.complete(PROMPT, max_tokens=1, prompt_logprobs=1)).json()["choices"][0]
