@@ -50,13 +50,14 @@ AS_USUAL = ChatOptions()
 class Ask:
     """What a caller asked, unchecked. Exactly one of `text`, `token_ids` and `messages` must be set; None is unset.
 
-    A bad word is a text or its tokens. With `echo` the prompt's text comes back too, with `explain` why it was placed
-    as it was. A text gets the tokenizer's special tokens, a chat does not, unless `add_special_tokens` says otherwise.
-    Of a prompt, no more than `truncate_prompt_tokens` are kept (-1: as many as leave room), the `truncation_side` goes.
-    Chunks after an answer's first token have `stream_interval` tokens at least. `traceparent` is what the caller said
-    of a trace of its own, whatever that is, `correlation_id` what it calls the work that the request is part of.
-    An answer that `fits_max_tokens` is cut short by the context where its tokens do not fit there: others are refused.
-    `called` are fields that the caller names otherwise, and how.
+    A bad word is a text or its tokens. With `echo` the prompt's text comes back too, alone where it `is_score`: what is
+    drawn behind it is neither told nor counted; with `explain` why it was placed as it was. A text gets the tokenizer's
+    special tokens, a chat does not, unless `add_special_tokens` says otherwise. Of a prompt, no more than
+    `truncate_prompt_tokens` are kept (-1: as many as leave room), the `truncation_side` goes. Chunks after an answer's
+    first token have `stream_interval` tokens at least. `traceparent` is what the caller said of a trace of its own,
+    whatever that is, `correlation_id` what it calls the work that the request is part of. An answer that
+    `fits_max_tokens` is cut short by the context where its tokens do not fit there: others are refused. `called` are
+    fields that the caller names otherwise, and how.
     """
 
     request_id: str
@@ -95,6 +96,7 @@ class Ask:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     echo: bool = False
+    is_score: bool = False
     seed: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()

@@ -107,8 +107,8 @@ class Life:
 
     @property
     def num_output(self) -> int:
-        """Tokens that went out."""
-        return sum(len(each.output) for each in self.sequences)
+        """Tokens that went out: of a score none does."""
+        return 0 if self.request.is_score else sum(len(each.output) for each in self.sequences)
 
     def written(self) -> float:
         """Return which share of the answer is there that KV is set aside for."""

@@ -56,7 +56,7 @@ S = TypeVar("S", bound=Schema)
 class Call:
     """A parsed body: what is asked, an ask for each prompt, and the form of the answer.
 
-    With `shows_ids` tokens in log probabilities are named by their ids. If it `is_score`, the prompt alone is answered.
+    With `shows_ids` tokens in log probabilities are named by their ids.
     `with_running_usage` is usage in every part of a stream. `with_prompt_logprobs` scores of the prompt have a member
     of their own: an echo's have not. If it `has_functions`, a call is told by that older name. What is `echoed` a
     response repeats.
@@ -71,7 +71,6 @@ class Call:
     with_prompt_logprobs: bool = False
     with_timeline: bool = False
     shows_ids: bool = False
-    is_score: bool = False
     has_functions: bool = False
     echoed: Mapping[str, Any] = field(default_factory=dict)
     unknown_fields: tuple[str, ...] = ()
@@ -80,6 +79,11 @@ class Call:
     def ask(self) -> Ask:
         """The first of the asks: all differ in their prompts alone."""
         return self.asks[0]
+
+    @property
+    def is_score(self) -> bool:
+        """True where prompts alone are answered."""
+        return self.ask.is_score
 
 
 def parse(
@@ -170,7 +174,6 @@ def _call(
         with_prompt_logprobs=body.prompt_logprobs is not None,
         with_timeline=with_timeline or (body.pagewire is not None and bool(body.pagewire.timeline)),
         shows_ids=bool(body.return_tokens_as_token_ids),
-        is_score=_is_score(body),
         has_functions=isinstance(body, ChatBody) and tool_fields.is_of_functions(raw),
         unknown_fields=unknown_fields(body),
     )
@@ -202,10 +205,6 @@ def _check_best_of(body: CompletionBody) -> None:
     if body.best_of < (body.n or 1):
         raise InvalidRequest(f"best_of must not be less than n, which is {body.n or 1}", field="best_of")
     raise UnsupportedField("best_of is not supported: leave it out, or set it to n", field="best_of")
-
-
-def _is_score(body: Body) -> bool:
-    return isinstance(body, CompletionBody) and bool(body.echo) and body.max_tokens == 0
 
 
 def _same(value: object, allowed: object) -> bool:
@@ -266,9 +265,11 @@ def _completion_asks(body: CompletionBody, common: Mapping[str, Any]) -> tuple[A
     if len(prompts) * (body.n or 1) > MAX_CHOICES:
         text = f"{len(prompts)} prompts with n {body.n} are more than {MAX_CHOICES} answers"
         raise InvalidRequest(text, field="prompt")
+    is_score = bool(body.echo) and body.max_tokens == 0
     common = {
         **common,
-        "max_tokens": 1 if _is_score(body) else body.max_tokens,
+        "is_score": is_score,
+        "max_tokens": 1 if is_score else body.max_tokens,
         "logprobs": logprobs,
         "prompt_logprobs": logprobs if scores_prompt else body.prompt_logprobs,
         "echo": bool(body.echo),

@@ -13,8 +13,8 @@ from pagewire.text.text_stream import PLAIN, TextRules
 class Request:
     """An admitted request: everything in it is within bounds. `request_id` is the caller's word, for logs only.
 
-    `echo` is the prompt's text where the caller wants it back. `adapter` is the adapter that was named as the model, ""
-    for the model itself.
+    `echo` is the prompt's text where the caller wants it back, all that is told where it `is_score`. `adapter` is the
+    adapter that was named as the model, "" for the model itself.
     """
 
     request_id: str
@@ -24,6 +24,7 @@ class Request:
     cache_salt: str
     timeout_s: float
     echo: str | None = None
+    is_score: bool = False
     priority: int = 0
     text_rules: TextRules = PLAIN
     explain: bool = False

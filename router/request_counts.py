@@ -133,7 +133,7 @@ class RequestCounts:
         usage = event.usage
         self.prompt.observe(usage.prompt_tokens)
         self.output.observe(usage.completion_tokens)
-        self.longest.observe(event.longest)
+        self.longest.observe(min(event.longest, usage.completion_tokens))  # what a score draws is not told
         self.max_tokens.observe(sampling.max_tokens)
         self.answers.observe(sampling.n)
         self.otel_tokens[operation, "input"].observe(usage.prompt_tokens)

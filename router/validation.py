@@ -215,6 +215,7 @@ def finish(
         cache_salt=ask.cache_salt or "",
         timeout_s=timeout_s,
         echo=echo,
+        is_score=ask.is_score,
         priority=ask.priority,
         text_rules=ask.text_rules,
         explain=ask.explain,

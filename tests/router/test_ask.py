@@ -20,6 +20,7 @@ def test_who_says_nothing_more_gets_what_is_usual() -> None:
     ask = Ask(request_id="r", text="x")
     assert sampling(ask, 16, seed=7, bad_words=()) == SamplingParams(max_tokens=16, seed=7)
     assert not ask.echo
+    assert not ask.is_score
     assert finish(ask, (1, 2), LIMITS, seed=7) == Request(
         request_id="r", prompt=(1, 2), sampling=SamplingParams(max_tokens=16, seed=7), cache_salt="", timeout_s=60.0
     )

@@ -369,6 +369,13 @@ async def test_a_tenant_pays_for_prompts_and_answers(start: StartRouter, monkeyp
         assert entered == []  # nobody counts as running who was refused
 
 
+async def test_a_score_is_paid_for_by_its_prompt(start: StartRouter, monkeypatch: pytest.MonkeyPatch) -> None:
+    as_tenant(monkeypatch, Tenant(name="t", tokens_per_s=0.01, burst_tokens=100))
+    async with start(FakePod("d0")) as router:
+        for _ in range(3):  # each has one token drawn for each of its answers
+            assert (await router.complete([5], n=60, max_tokens=0, echo=True)).status_code == 200
+
+
 async def test_a_prompt_that_never_ran_is_not_paid_for(start: StartRouter, monkeypatch: pytest.MonkeyPatch) -> None:
     as_tenant(monkeypatch, Tenant(name="t", tokens_per_s=0.01, burst_tokens=40))
     pod = FakePod("d0")

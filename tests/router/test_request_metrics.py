@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 
+import pytest
 from fake_pod import FakePod
 from histogram_bounds import BUCKETS
 from prometheus_client.parser import text_string_to_metric_families
@@ -57,6 +58,22 @@ async def test_a_whole_answer_is_counted_under_all_names(start: StartRouter) -> 
         assert await total(router, "gen_ai_server_request_duration_seconds_count", error_type="", **operation) == 1
         for slo in ("availability", "ttft"):
             assert await total(router, "pagewire_router_slo_requests_total", slo=slo, result="met") == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_token_that_a_score_draws_is_not_counted(start: StartRouter, stream: bool) -> None:
+    async with start(FakePod("c0")) as router:
+        scored = await router.complete("hello", max_tokens=0, echo=True, logprobs=0, n=2, stream=stream)
+        assert scored.status_code == 200
+        for name in (
+            "vllm:generation_tokens_total",
+            "vllm:request_generation_tokens_sum",
+            "vllm:request_max_num_generation_tokens_sum",
+        ):
+            assert await total(router, name) == 0, name
+        assert await total(router, "gen_ai_client_token_usage_sum", gen_ai_token_type="output") == 0
+        assert await total(router, "vllm:request_prompt_tokens_sum") == 2
+        assert await total(router, "vllm:request_success_total", finished_reason="length") == 2
 
 
 async def test_buckets_are_those_that_others_expect(start: StartRouter) -> None:
