@@ -6,6 +6,7 @@ that the caller gave it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,6 +28,12 @@ NAMES = (
     ("tool_choice.allowed_tools", "tool_choice"),
     ("tool_choice", "tool_choice"),
 )
+# What may be kept with a response, at OpenAI.
+MAX_PAIRS = 16
+MAX_KEY_CHARS = 64
+MAX_VALUE_CHARS = 512
+# How many lists around what is repeated are written where it is: as many as an answer has, and its writer calls.
+_AROUND = 50
 _PASSED = (
     *Common.model_fields,
     *guided.FIELDS,
@@ -58,11 +65,11 @@ def as_chat(body: ResponsesBody, raw: Mapping[str, Any]) -> Json:
 
 
 def echoed(body: ResponsesBody) -> Json:
-    """Return what a response repeats of what was asked for."""
-    return {
+    """Return what a response repeats of what was asked for; raises InvalidRequest where it could not be written."""
+    told = {
         "instructions": body.instructions,
         "max_output_tokens": body.max_output_tokens,
-        "metadata": body.metadata if isinstance(body.metadata, dict) else {},
+        "metadata": _metadata(body.metadata),
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "reasoning": {"effort": None, "summary": None, **(body.reasoning or {})},
         "temperature": body.temperature,
@@ -73,6 +80,31 @@ def echoed(body: ResponsesBody) -> Json:
         "top_p": body.top_p,
         "truncation": body.truncation or "disabled",
     }
+    for name, value in told.items():
+        _check_depth(name, value)
+    return told
+
+
+def _metadata(metadata: Any) -> Json:
+    if metadata is None:
+        return {}
+    if not isinstance(metadata, dict) or len(metadata) > MAX_PAIRS:
+        raise InvalidRequest(f"metadata is an object of at most {MAX_PAIRS} texts", field="metadata")
+    for name, value in metadata.items():
+        if len(name) > MAX_KEY_CHARS or not isinstance(value, str) or len(value) > MAX_VALUE_CHARS:
+            bounds = f"a text of at most {MAX_VALUE_CHARS} characters, by a name of at most {MAX_KEY_CHARS}"
+            raise InvalidRequest(f"metadata.{name[:MAX_KEY_CHARS]} is not {bounds}", field="metadata")
+    return metadata
+
+
+def _check_depth(name: str, value: Any) -> None:
+    """Raise InvalidRequest where a value could be read, and is nested too deeply to be written within an answer."""
+    for _ in range(_AROUND):
+        value = [value]
+    try:
+        json.dumps(value)
+    except RecursionError as error:
+        raise InvalidRequest(f"{name} is nested too deeply", field=name) from error
 
 
 def _include(include: Any) -> list[Any]:

@@ -215,6 +215,12 @@ def test_a_format_of_text_is_a_grammar() -> None:
         ({"include": "logprobs"}, InvalidRequest, "include"),
         ({"top_logprobs": 99}, InvalidRequest, "top_logprobs"),
         ({"truncation": "some"}, InvalidRequest, "truncation"),
+        ({"metadata": "b"}, InvalidRequest, "metadata"),
+        ({"metadata": {"a": 1}}, InvalidRequest, "metadata"),
+        ({"metadata": {"a": {"b": "c"}}}, InvalidRequest, "metadata"),
+        ({"metadata": {"a": "v" * 513}}, InvalidRequest, "metadata"),
+        ({"metadata": {"k" * 65: "v"}}, InvalidRequest, "metadata"),
+        ({"metadata": {str(number): "" for number in range(17)}}, InvalidRequest, "metadata"),
     ],
 )
 def test_what_is_wrong_is_told_by_its_own_name(fields: dict[str, Any], error: type[InvalidRequest], field: str) -> None:
@@ -236,7 +242,9 @@ def test_a_response_repeats_what_was_asked_for() -> None:
         "top_p": 0.9, "truncation": "auto",
     }  # fmt: skip
     assert parsed("a", **asked).echoed == asked
-    assert parsed("a", metadata="b").echoed["metadata"] == {}
+    assert parsed("a", metadata=None).echoed["metadata"] == {}
+    pairs = {"k" * 64: "v" * 512, **{str(number): "" for number in range(15)}}
+    assert parsed("a", metadata=pairs).echoed["metadata"] == pairs
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,27 @@ async def respond(router: RunningRouter, given: Any = ANSWER, **fields: Any) -> 
     return dict(answer.json())
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("field", ["metadata", "reasoning", "text"])
+async def test_what_is_nested_is_repeated_or_refused_and_nothing_breaks(
+    valkey: ValkeyServer, tmp_path: Path, field: str, stream: bool
+) -> None:
+    pod = FakePod("c0")
+    async with served(valkey, tmp_path, pod) as router:
+        told = []
+        for depth in (1, *range(880, 1000)):  # around where Python's own bound is met
+            nested = '{"a":' * depth + "1" + "}" * depth
+            body = f'{{"input":"a","max_output_tokens":1,"stream":{str(stream).lower()},"{field}":{nested}}}'
+            answer = await router.http.post("/v1/responses", content=body)
+            told.append(answer.status_code)
+            if answer.status_code == 200:
+                assert ('"type":"response.incomplete"' if stream else '"status":"incomplete"') in answer.text
+            else:
+                assert answer.json()["error"]["param"] in (field, "body")
+        assert set(told) == ({400} if field == "metadata" else {200, 400})
+        assert len(pod.submits) == told.count(200)
+
+
 async def streamed(router: RunningRouter, given: Any = ANSWER, **fields: Any) -> list[dict[str, Any]]:
     answer = await router.http.post("/v1/responses", json={"input": given, "stream": True, **fields})
     assert answer.status_code == 200, answer.text
