@@ -80,8 +80,8 @@ def echoed(body: ResponsesBody) -> Json:
         "top_p": body.top_p,
         "truncation": body.truncation or "disabled",
     }
-    for name, value in told.items():
-        _check_depth(name, value)
+    for name in ("reasoning", "text", "tool_choice", "tools"):
+        _check_depth(name, told[name])
     return told
 
 
