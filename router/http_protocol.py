@@ -56,6 +56,18 @@ class Outlet:
             cycle.transport.write(b"%x\r\n%b\r\n" % (len(part), part))
 
 
+class _Unframed(RequestResponseCycle):
+    """An answer to HTTP/1.0, which knows no chunks: one whose length is not said ends with its connection."""
+
+    async def send(self, message: Any) -> None:
+        """Send a part of it as it is."""
+        if message["type"] == "http.response.start":
+            self.chunked_encoding = False
+        else:
+            self.expected_content_length = len(message.get("body", b""))  # uvicorn holds a body to what is expected
+        await super().send(message)
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """One connection; `bounded` makes the class that a server is told of."""
 
@@ -135,6 +147,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """Have the request taken up."""
         self._is_head = False
         super().on_headers_complete()
+        if self.scope["http_version"] == "1.0":
+            self.cycle.__class__ = _Unframed
         cast(dict[str, Any], self.scope)[OUTLET] = Outlet(self.cycle)
         self._unanswered = [each for each in self._unanswered if not each.response_complete]
         self._unanswered.append(self.cycle)

@@ -24,7 +24,9 @@ HEAD = b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n%b\r\n"
 
 
 class Server:
-    """An application that answers at once on `/early`, for ever later on `/slow`, and else with the body."""
+    """An application that answers at once on `/early`, for ever later on `/slow`, and else with the body, in parts on
+    `/parts`.
+    """
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, bytes]] = []
@@ -41,6 +43,12 @@ class Server:
                 async with unless_gone(receive):
                     await asyncio.sleep(600)
             self.running -= 1
+        if scope["path"] == "/parts":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            for place in range(len(body)):
+                await send({"type": "http.response.body", "body": body[place : place + 1], "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+            return
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
         if scope["path"] == "/late":
             await asyncio.sleep(self.late_s)
@@ -77,6 +85,23 @@ async def test_who_goes_away_cancels_what_runs_however_much_it_asked_ahead(num_a
             writer.close()
         await until(lambda: app.running == 0)
         assert len(app.seen) == 1  # nobody is there to be answered
+
+
+@pytest.mark.parametrize("path", [b"/", b"/parts"])
+@pytest.mark.parametrize("method", [b"POST", b"HEAD"])
+async def test_who_knows_no_chunks_gets_none(path: bytes, method: bytes) -> None:
+    async with served() as app:
+        reader, writer = await asyncio.open_connection("127.0.0.1", app.port)
+        head = (HEAD % (path, 4, b"connection: keep-alive\r\n")).replace(b"HTTP/1.1", b"HTTP/1.0")
+        writer.write(head.replace(b"POST", method) + b"abcd")
+        head, _, body = (await asyncio.wait_for(reader.read(), 5)).partition(b"\r\n\r\n")  # up to its end
+        told = head.lower().split(b"\r\n")
+        assert told[0].endswith(b"200 ok")
+        assert b"connection: close" in told
+        assert (b"content-length: 4" in told) == (path == b"/")
+        assert not any(line.startswith(b"transfer-encoding") for line in told)
+        assert body == (b"" if method == b"HEAD" else b"abcd")
+        writer.close()
 
 
 @pytest.mark.parametrize("path", [b"/", b"/early"])

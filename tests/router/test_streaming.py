@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import json
 import socket
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -278,3 +279,18 @@ async def test_who_reads_nothing_by_grpc_is_given_up(start: StartRouter) -> None
         assert not waits.done()
         waits.cancel()
         await nothing_is_left(router)
+
+
+async def test_a_stream_over_an_older_http_ends_with_its_connection(start: StartRouter) -> None:
+    async with start(FakePod("c0")) as router:
+        url = router.http.base_url
+        reader, writer = await asyncio.open_connection(url.host, url.port)
+        writer.write(request(max_tokens=40).replace(b"HTTP/1.1", b"HTTP/1.0", 1))
+        async with asyncio.timeout(20):
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        assert b"transfer-encoding" not in head
+        *said, last = body.removesuffix(b"\n\n").split(b"\n\n")
+        assert last == b"data: [DONE]"
+        texts = [json.loads(part.removeprefix(b"data: "))["choices"][0]["text"] for part in said]
+        assert "".join(texts) == repeated(40)
+        writer.close()
