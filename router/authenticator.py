@@ -25,12 +25,14 @@ SCHEME = "bearer"
 class Authenticator:
     """Turns `Authorization` into a tenant; `operator_key` is an operator's, nobody's when empty.
 
-    Raises OSError or ValueError when the file cannot be read at the start.
+    Raises OSError or ValueError when the file cannot be read at the start, ValueError for a key that nobody could show.
     """
 
     def __init__(self, file: Path | None, *, secret: bytes, operator_key: str = "") -> None:
         self._file = file
         self._secret = secret
+        if not operator_key.isascii() or operator_key != operator_key.strip():
+            raise ValueError("operator_key must be of ASCII without blanks around it: no header could show it")
         self._operator_key = operator_key.encode()
         self._ring: KeyRing | None = None
         self._stamp: object = None

@@ -32,7 +32,7 @@ from pagewire.router.anthropic.answer import MessageAnswer, MessageStream, messa
 from pagewire.router.ask import CHAT, COMPLETION
 from pagewire.router.dispatch import Dispatcher
 from pagewire.router.events import Event, Sink
-from pagewire.router.guard import caller
+from pagewire.router.guard import caller, check_sees_all
 from pagewire.router.http_exchange import ErrorBody, body_of, id_headers, refusal, request_id_of, with_request_id
 from pagewire.router.http_protocol import HERE_FOR, OUTLET
 from pagewire.router.intake import Intake
@@ -321,6 +321,8 @@ class FrontDoor:
     def _call(self, request: Request, data: bytes, request_id: str, endpoint: Endpoint) -> Call:
         with_timeline = request.headers.get(TIMELINE_HEADER, "") in ("1", "true")
         explain = request.headers.get(EXPLAIN_HEADER, "") in ("1", "true")
+        if explain:
+            check_sees_all()
         correlation = request.headers.get("x-correlation-id", "")
         parents = request.headers.getlist(TRACE_KEY)
         origin = {

@@ -20,6 +20,7 @@ from pagewire.router.request_times import request_times
 
 # vLLM's bounds where the meaning is the same.
 # fmt: off
+MAX_PLACEMENTS, MAX_LABEL_CHARS = 32, 32  # there are some twenty ways, with words like "remote" and "cuda_ipc"
 TTFT_S = (
     .001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560,
 )
@@ -64,7 +65,7 @@ class RequestCounts:
         self._running: set[Tokens] = set()
         self._prompt_tokens = self._output_tokens = 0  # of requests that are over
         self.endings = Counter(dict.fromkeys(ENDINGS, 0))
-        self.placements: Counter[tuple[str, str]] = Counter()  # by (placement, transport)
+        self.placements: Counter[tuple[str, ...]] = Counter()  # by (placement, transport)
         self.slo: Counter[tuple[str, str]] = Counter()  # by (objective, met or missed)
         for objective in ("availability", *(name for name, limit_s in self._targets.items() if limit_s > 0)):
             self.slo.update(dict.fromkeys(((objective, word) for word in MET_OR_MISSED), 0))
@@ -117,10 +118,15 @@ class RequestCounts:
         self._count_sizes(event, sampling, operation)
         self._time(event, operation)
         if (report := event.report) is not None:
-            self.placements[report.placement, report.transport] += 1
+            self.placements[self._placement(report.placement, report.transport)] += 1
             if report.placement != "local":
                 self.transfer_s.observe(report.transfer_s)
                 self.exposed_s.observe(report.exposed_s)
+
+    def _placement(self, *told: str) -> tuple[str, ...]:
+        """Return what a pod told of a placement, as labels: they are its own words, and have bounds."""
+        labels = tuple(each[:MAX_LABEL_CHARS] for each in told)
+        return labels if labels in self.placements or len(self.placements) < MAX_PLACEMENTS else ("other", "other")
 
     def failed(self, error: PagewireError, operation: str, seconds: float) -> None:
         """Count a request that failed, or that nobody wanted any more."""

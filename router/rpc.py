@@ -72,6 +72,8 @@ class Inference:
         traceparent = parents[0] if len(parents) == 1 else ""
         left_s = context.time_remaining()
         try:
+            if explain:
+                check_sees_all()
             if left_s is not None and left_s <= 0:
                 raise DeadlineExceeded("the call's deadline had passed when it was read")
             ask = ask_from_wire(request, request_id, left_s)

@@ -23,6 +23,10 @@ from pagewire.core.renewed import Renewed
 
 CLUSTER = "+cluster"
 TIMEOUT_S = 1.0
+UNREADABLE = (
+    "redis_url names no Redis: it is redis://[user:password@]host[:port][/db], rediss:// for TLS, or unix:///path, "
+    "with +cluster behind the scheme for a cluster; in a password / ? # @ and % are %2F %3F %23 %40 and %25"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +49,17 @@ class RedisAddress:
         Raises ValueError on a URL that names no Redis, or a file that cannot be used, as a key that a passphrase
         protects.
         """
-        scheme = urlsplit(url).scheme
+        scheme, _, _ = url.partition("://")
         is_cluster = scheme.endswith(CLUSTER)
         if is_cluster:
             url = scheme.removesuffix(CLUSTER) + url[len(scheme) :]
-        urls = _of_each_node(url)
+        try:
+            urls = _of_each_node(url)
+            nodes: list[dict[str, Any]] = [dict(parse_url(each)) for each in urls]
+        except ValueError:  # what it says may have a part of a password in it
+            raise ValueError(UNREADABLE) from None
         if len(urls) > 1 and not is_cluster:
             raise ValueError("several servers were named, but the URL's scheme does not end with +cluster")
-        nodes: list[dict[str, Any]] = [dict(parse_url(each)) for each in urls]
         parsed = nodes[0]
         is_tls = url.startswith("rediss:")
         if (ca or cert) and not is_tls:

@@ -388,8 +388,15 @@ async def test_what_others_do_is_shown_to_operators_alone(
                 with pytest.raises(grpc.aio.AioRpcError) as refused:
                     await call
                 assert refused.value.code() is status
+        explain = {"x-pagewire-explain": "1"}
+        body = {"model": "fake", "prompt": "hello", "max_tokens": 1}
+        refused_by_http = await router.http.post("/v1/completions", json=body, headers=explain)
+        assert (refused_by_http.status_code, refused_by_http.json()["error"]["code"]) == (403, "forbidden")
+        explained = await router.http.post("/v1/completions", json=body, headers={**explain, **theirs})
+        assert explained.json()["pagewire"]["explanation"]["candidates"]
         url, key = router.addresses["grpc"], theirs["authorization"].partition(" ")[2]
         async with AsyncClient(url, api_key=key) as client:
+            assert (await client.generate("hello", max_tokens=1, explain=True)).explanation is not None
             assert [pod.pod_id for pod in await client.loads()] == ["c0"]
             async with client.kv_events() as events:
                 assert (await anext(aiter(events))).pod_id == "c0"
@@ -397,6 +404,15 @@ async def test_what_others_do_is_shown_to_operators_alone(
         async with AsyncClient(url, api_key=keys["other"].key) as client:
             with pytest.raises(Forbidden, match="operator"):
                 await client.loads()
+            with pytest.raises(Forbidden, match="operator"):
+                await client.generate("hello", max_tokens=1, explain=True)
+
+
+@pytest.mark.parametrize("key", ["schl\u00fcssel", "ends\n", " begins"])
+def test_a_key_that_no_header_could_show_is_refused_at_the_start(key: str) -> None:
+    with pytest.raises(ValueError, match="operator_key") as refused:
+        Authenticator(None, secret=b"s", operator_key=key)
+    assert key.strip() not in str(refused.value)
 
 
 async def test_without_keys_everybody_sees_all(start: StartRouter) -> None:

@@ -20,12 +20,12 @@ from pagewire.router import request_counts
 from pagewire.router.events import Ending, Finished, Usage
 from pagewire.router.prediction import NO_TARGETS, Targets
 from pagewire.router.refusals import Reason, Refused
-from pagewire.router.request_counts import RequestCounts
+from pagewire.router.request_counts import MAX_LABEL_CHARS, MAX_PLACEMENTS, RequestCounts
 from pagewire.router.request_times import request_times
 
 BOUNDS = (0.5, 1.0, 2.5)
 WORDS_OF_SLO = ("met", "missed")
-WORDS = ("OF_TENANTS", "ENDINGS", "MET_OR_MISSED")
+WORDS = ("OF_TENANTS", "ENDINGS", "MET_OR_MISSED", "MAX_PLACEMENTS", "MAX_LABEL_CHARS")
 
 
 @given(st.lists(st.tuples(st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0, 2.5, 3.0]), st.integers(1, 3))))
@@ -153,6 +153,17 @@ def test_each_answer_has_its_ending() -> None:
     assert counts.endings == {"stop": 1, "length": 1, "abort": 1, "error": 2}
     assert counts.otel_duration_s["chat", ""].total == 10.0
     assert counts.otel_duration_s["chat", EngineFailed.cause].total == 4.0
+
+
+def test_what_a_pod_calls_a_placement_is_held_to_bounds() -> None:
+    """A pod that was taken over may say anything: its words would be series for ever."""
+    counts = RequestCounts(NO_TARGETS)
+    for number in range(100):
+        report = Report(placement=f"{number} is no placement" + "x" * 1000, transport="y" * 1000)
+        counts.finished(finished(FinishReason.STOP, report=report), SAMPLING, "chat")
+    assert len(counts.placements) == MAX_PLACEMENTS + 1
+    assert counts.placements["other", "other"] == 100 - MAX_PLACEMENTS
+    assert max(len(label) for labels in counts.placements for label in labels) == MAX_LABEL_CHARS
 
 
 def test_a_finished_request_is_counted_by_its_sizes_and_its_times() -> None:
