@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
@@ -29,9 +31,13 @@ from pagewire.client.security import Tls, call_metadata
 from pagewire.client.status import error_from_wire
 from pagewire.client.trace import trace_metadata
 from pagewire.core.errors import Cancelled
+from pagewire.core.tasks import check_cancelled
 from pagewire.protos import inference_pb2
 
 T = TypeVar("T")
+S = TypeVar("S", bound="_Stream[Any]")
+
+CLOSED = "the client was closed"
 
 
 class _Call(Protocol):
@@ -54,10 +60,12 @@ class _Stream(Generic[T]):
         self._open_call = open_call
         self._call: _Call | None = None
         self._cancelled = asyncio.Event()
+        self._why = ""  # it was cancelled
         self._iterator = self._iterate()
 
-    def cancel(self) -> None:
-        """End the call now; an iteration under way in another task raises Cancelled."""
+    def cancel(self, why: str = "the caller cancelled the request") -> None:
+        """End the call now; an iteration under way in another task raises Cancelled, which says why."""
+        self._why = self._why or why
         self._cancelled.set()
         if self._call is not None:
             self._call.cancel()
@@ -120,7 +128,7 @@ class _Stream(Generic[T]):
 
     def _raise_if_cancelled(self) -> None:
         if self._cancelled.is_set():
-            raise self._course.named(Cancelled("the caller cancelled the request")) from None
+            raise self._course.named(Cancelled(self._why)) from None
 
 
 class AsyncStream(_Stream[Chunk]):
@@ -174,7 +182,8 @@ class AsyncClient:
         self._timeout = timeout
         self._retry = retry
         self._budget = RetryBudget()
-        self._is_closed = False
+        self._closed = asyncio.Event()
+        self._streams: weakref.WeakSet[_Stream[Any]] = weakref.WeakSet()
         self._metadata = call_metadata(api_key)
         targets = targets_of(urls)
         self._routers = Routers(len(targets))
@@ -190,7 +199,9 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close the connections; running requests are cancelled, and new ones raise Cancelled."""
-        self._is_closed = True
+        self._closed.set()
+        for stream in list(self._streams):
+            stream.cancel(CLOSED)
         for connection in self._connections:
             await asyncio.gather(*connection.close())
 
@@ -206,7 +217,7 @@ class AsyncClient:
             request.sampling.seed = random.getrandbits(63)
         metadata = trace_metadata(asked.get("traceparent"))
         generation = Generation(request, self._attempts(timeout_s), resumes=self._retry.resumes, metadata=metadata)
-        return AsyncStream(generation, self._open)
+        return self._kept(AsyncStream(generation, self._open))
 
     async def generate(self, prompt: Prompt, *, timeout_s: float | None = None, **asked: Unpack[Options]) -> Result:
         """Return the whole answer; see `stream`. Raises the request's PagewireError."""
@@ -252,10 +263,14 @@ class AsyncClient:
         raises RouterLost or Draining: what is known then is stale. A subscriber that is slow is told of gaps.
         """
         request = inference_pb2.SubscribeKvEventsRequest(pod_ids=pod_ids)
-        return AsyncKvEvents(Listening(request, self._attempts(timeout_s, has_end=False)), self._open)
+        return self._kept(AsyncKvEvents(Listening(request, self._attempts(timeout_s, has_end=False)), self._open))
+
+    def _kept(self, stream: S) -> S:
+        self._streams.add(stream)
+        return stream
 
     def _attempts(self, timeout_s: float | None, *, has_end: bool = True) -> Attempts:
-        if self._is_closed:
+        if self._closed.is_set():
             raise Cancelled("the client is closed")
         return Attempts(
             timeout_s=self._timeout.total_s if timeout_s is None and has_end else timeout_s,
@@ -280,11 +295,16 @@ class AsyncClient:
                     answer = await methods[method](request, timeout=left_s, metadata=self._metadata)
             except grpc.aio.AioRpcError as error:
                 failure = error_from_wire(*_status(error), "")
+            except asyncio.CancelledError:
+                check_cancelled()
+                raise Cancelled(CLOSED) from None  # grpc.aio says so of its channel as of a task
             else:
                 attempts.succeeded()
                 return answer
-            pause_s = attempts.failed(failure, now_s=time.monotonic(), draw=random.random())
-            await asyncio.sleep(pause_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(attempts.failed(failure, now_s=time.monotonic(), draw=random.random())):
+                    await self._closed.wait()
+                raise Cancelled(CLOSED)
 
 
 def _status(error: grpc.aio.AioRpcError) -> tuple[str, str, Sequence[tuple[str, str | bytes]]]:

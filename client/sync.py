@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
@@ -31,6 +32,9 @@ from pagewire.core.errors import Cancelled
 from pagewire.protos import inference_pb2
 
 T = TypeVar("T")
+S = TypeVar("S", bound="_Stream[Any]")
+
+CLOSED = "the client was closed"
 
 
 class _Call(Protocol):
@@ -53,10 +57,12 @@ class _Stream(Generic[T]):
         self._open_call = open_call
         self._call: _Call | None = None
         self._cancelled = threading.Event()
+        self._why = ""  # it was cancelled
         self._iterator = self._iterate()
 
-    def cancel(self) -> None:
-        """End the call now, from any thread; an iteration under way raises Cancelled."""
+    def cancel(self, why: str = "the caller cancelled the request") -> None:
+        """End the call now, from any thread; an iteration under way raises Cancelled, which says why."""
+        self._why = self._why or why
         self._cancelled.set()
         if self._call is not None:
             self._call.cancel()
@@ -104,10 +110,10 @@ class _Stream(Generic[T]):
 
     def _pause(self, error: grpc.RpcError) -> None:
         if self._cancelled.is_set():
-            raise self._course.named(Cancelled("the caller cancelled the request")) from None
+            raise self._course.named(Cancelled(self._why)) from None
         pause_s = self._course.on_error(*_status(error), now_s=time.monotonic(), draw=random.random())
         if self._cancelled.wait(pause_s):
-            raise self._course.named(Cancelled("the caller cancelled the request")) from None
+            raise self._course.named(Cancelled(self._why)) from None
 
 
 class Stream(_Stream[Chunk]):
@@ -167,6 +173,8 @@ class Client:
         self._routers = Routers(len(targets))
         self._connections = [Connection(grpc, target, tls, timeout) for target in targets]
         self._closed = threading.Event()
+        self._guard = threading.Lock()  # of the streams: any thread may begin one, or close the client
+        self._streams: weakref.WeakSet[_Stream[Any]] = weakref.WeakSet()
 
     def __enter__(self) -> Self:
         return self
@@ -178,7 +186,11 @@ class Client:
 
     def close(self) -> None:
         """Close the connections; running requests are cancelled, and new ones raise Cancelled."""
-        self._closed.set()
+        with self._guard:
+            self._closed.set()
+            streams = list(self._streams)
+        for stream in streams:
+            stream.cancel(CLOSED)
         for connection in self._connections:
             connection.close()
 
@@ -194,7 +206,7 @@ class Client:
             request.sampling.seed = random.getrandbits(63)
         metadata = trace_metadata(asked.get("traceparent"))
         generation = Generation(request, self._attempts(timeout_s), resumes=self._retry.resumes, metadata=metadata)
-        return Stream(generation, self._open)
+        return self._kept(Stream(generation, self._open))
 
     def generate(self, prompt: Prompt, *, timeout_s: float | None = None, **asked: Unpack[Options]) -> Result:
         """Return the whole answer; see `stream`. Raises the request's PagewireError."""
@@ -240,7 +252,15 @@ class Client:
         raises RouterLost or Draining: what is known then is stale. A subscriber that is slow is told of gaps.
         """
         request = inference_pb2.SubscribeKvEventsRequest(pod_ids=pod_ids)
-        return KvEvents(Listening(request, self._attempts(timeout_s, has_end=False)), self._open)
+        return self._kept(KvEvents(Listening(request, self._attempts(timeout_s, has_end=False)), self._open))
+
+    def _kept(self, stream: S) -> S:
+        with self._guard:
+            self._streams.add(stream)
+            is_late = self._closed.is_set()
+        if is_late:
+            stream.cancel(CLOSED)
+        return stream
 
     def _attempts(self, timeout_s: float | None, *, has_end: bool = True) -> Attempts:
         if self._closed.is_set():
@@ -272,7 +292,7 @@ class Client:
                 attempts.succeeded()
                 return answer
             if self._closed.wait(attempts.failed(failure, now_s=time.monotonic(), draw=random.random())):
-                raise Cancelled("the client was closed")
+                raise Cancelled(CLOSED)
 
 
 def _status(error: grpc.RpcError) -> tuple[str, str, Sequence[tuple[str, str | bytes]]]:

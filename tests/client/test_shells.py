@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from typing import Any, cast
 
 import pytest
+from patience import comes_true
 from scripted_server import ScriptedServer, scripted_server
 
 from pagewire.client import AsyncClient, AsyncStream, Chunk, Client, RetryPolicy, Stream, Timeout
@@ -258,6 +259,51 @@ async def test_a_closed_client_says_so(server: tuple[ScriptedServer, str]) -> No
         await aio_client.generate("a")
     with pytest.raises(Cancelled, match="closed"):
         await aio_client.model_info()
+
+
+async def test_who_is_answered_when_a_client_is_closed_hears_so_and_is_not_cancelled(
+    server: tuple[ScriptedServer, str],
+) -> None:
+    """grpc.aio says with one exception that a channel was closed and that a task was cancelled."""
+    server[0].script = server[0].silent
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        patient = Timeout(connect_s=60, total_s=60)
+        client = AsyncClient(server[1])
+        unanswered = AsyncClient(f"127.0.0.1:{mute.getsockname()[1]}", timeout=patient)
+        tasks: list[asyncio.Task[object]] = [
+            asyncio.create_task(client.generate("a")), asyncio.create_task(unanswered.model_info()),
+        ]  # fmt: skip
+        assert await asyncio.to_thread(server[0].arrived.wait, 10)
+        await client.close()
+        await unanswered.close()
+        for task in tasks:
+            with pytest.raises(Cancelled, match="the client was closed"):
+                await task
+            assert not task.cancelled()
+
+
+LATER = RetryPolicy(first_backoff_s=60.0, max_backoff_s=60.0)
+
+
+async def test_who_waits_for_another_try_hears_at_once_that_the_client_is_closed(
+    server: tuple[ScriptedServer, str],
+) -> None:
+    server[0].failing(9, Overloaded("full", retry_after_s=60.0))
+    client, aio_client = Client(server[1], retry=LATER), AsyncClient(server[1], retry=LATER)
+    away = AsyncClient("127.0.0.1:1", retry=LATER)
+    tasks: list[asyncio.Task[object]] = [
+        asyncio.create_task(asyncio.to_thread(client.generate, "a")), asyncio.create_task(aio_client.generate("a")),
+        asyncio.create_task(away.model_info()),
+    ]  # fmt: skip
+    async with asyncio.timeout(20):
+        assert await comes_true(lambda: len(server[0].requests) == 2, within_s=10, every_s=0.01)
+        await asyncio.sleep(0.3)  # the answers are here, and the pauses have begun
+        client.close()
+        await aio_client.close()
+        await away.close()
+        for task in tasks:
+            with pytest.raises(Cancelled, match="the client was closed"):
+                await task
 
 
 @pytest.mark.parametrize("prompt", [5, None, "\ud800", [{"role": "user", "content": "\ud800"}]])

@@ -114,14 +114,17 @@ async def test_the_sdk_guides_too(start: StartRouter) -> None:
             assert sampling_of(router).grammar == grammar(kind, text, "guide")
 
 
-@pytest.mark.parametrize("min_tokens", [0, 1, 3, 4])
-def test_no_stop_string_is_found_before_min_tokens(min_tokens: int) -> None:
-    """Of "abababab" the first tokens pass; then comes "ba" or, where the next is one, "a"."""
-    stream = TextStream(Detokenizer(TOKENIZER.decode), ("a", "ba"), min_tokens)
+@pytest.mark.parametrize("min_tokens", [0, 1, 2, 3, 4])
+def test_no_stop_string_ends_in_min_tokens(min_tokens: int) -> None:
+    """A token is a letter here; which string counts is the one that ends first behind them, of those the longest."""
+    text, stops = "abababab", ("a", "ba")
+    found = [(at + len(stop), at, stop) for stop in stops for at in range(8) if text.startswith(stop, at)]
+    _, begins, stop = min(each for each in found if each[0] > min_tokens)
+    stream = TextStream(Detokenizer(TOKENIZER.decode), stops, min_tokens)
     pieces = [stream.push((token,), None) for token in (ids("a") + ids("b")) * 4]
     stopped = next(place for place, piece in enumerate(pieces) if piece.stop_text is not None)
-    assert "".join(piece.text for piece in pieces[: stopped + 1]) == "abababab"[:min_tokens]
-    assert pieces[stopped].stop_text == ("a" if min_tokens % 2 == 0 else "ba")
+    assert "".join(piece.text for piece in pieces[: stopped + 1]) == text[:begins]
+    assert pieces[stopped].stop_text == stop
 
 
 def test_the_bytes_of_tokens_make_up_the_text(tmp_path: Any) -> None:
