@@ -75,7 +75,7 @@ class Ejection:
         return self._groups[pod.registration.role].state(pod.registration.member, self._clock.now())
 
     def out(self, pods: Iterable[Member]) -> dict[str, str]:
-        """Return who of all known `pods` is kept out now, by member, and why."""
+        """Return who of `pods`, all that are known to serve the same, is kept out now, by member, and why."""
         if not self._causes:
             return {}
         now_s = self._clock.now()

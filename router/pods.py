@@ -108,7 +108,11 @@ class PodPool:
 
     def ejected(self) -> dict[str, str]:
         """Return pod id @ incarnation -> cause of those that are kept out, though they could be used."""
-        return self.ejection.out(self._pods.values())
+        return self.ejection.out(pod for pod in self._pods.values() if self._is_one_of_us(pod))
+
+    def _is_one_of_us(self, pod: Pod) -> bool:
+        """False for one that waits for an upgrade to come to its version, say: nobody misses it yet."""
+        return not pod.misfit and self.chosen in (None, pod.registration.fingerprint)
 
     def standings(self) -> list[Standing]:
         """Return all known pods with what attempts on them have shown."""

@@ -1,11 +1,12 @@
-"""The pool's bookkeeping where one pod is known as two incarnations: it restarted, or changed its role."""
+"""The pool's bookkeeping where one pod is known as two incarnations, or pods of two versions are there."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import cast
 
-from fake_pod import FakePod
+import pytest
+from fake_pod import FakePod, fingerprint
 
 from pagewire.core.clock import MonotonicClock
 from pagewire.core.messages import Role
@@ -81,3 +82,30 @@ def test_what_was_held_against_the_old_one_is_not_held_against_the_new_one() -> 
     pool.events(newest).on_up(link_to(d0))
     assert pool.ejected() == {}
     assert newest in pool.usable(Role.PREFILL)
+
+
+@pytest.mark.parametrize("misfit", ["by its registration", "by its own word"])
+def test_pods_that_serve_something_else_are_not_missed_where_one_is_kept_out(misfit: str) -> None:
+    pods = [FakePod(f"d{number}") for number in range(3)]
+    pool = PodPool(
+        name="",
+        tokenizer_digest=pods[0].serves.tokenizer_digest,
+        cache_watch=CacheWatch(),
+        ejection=Ejection(Rules(), MonotonicClock()),
+    )
+    known = [pool.add(pod.registration) for pod in pods]
+    pool.settle()
+    for pod, entry in zip(pods, known, strict=True):
+        pool.events(entry).on_up(link_to(pod))
+    other = fingerprint(model_digest="new weights")
+    for number in range(4):  # more than all that can be used
+        waits = FakePod(f"e{number}", serves=other if misfit == "by its registration" else pods[0].serves)
+        entry = pool.add(waits.registration)
+        waits.serves = other
+        pool.settle()
+        if misfit == "by its own word":
+            pool.events(entry).on_up(link_to(waits))
+    for _ in range(Rules().failures):
+        pool.ejection.link_broke(known[0])
+    assert list(pool.ejected()) == ["d0@1"]
+    assert pool.usable(Role.COLOCATED) == known[1:]
