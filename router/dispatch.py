@@ -62,6 +62,9 @@ REPORT_WAIT_S = 5.0
 MAX_PREPARED = 4  # requests at a time: while one waits for Redis, another has the thread
 # How many draining pods one request may meet before that counts as a failure like any other.
 MAX_HANDOVERS = 8
+# What pods name where a request can never fit their pools: what makes it long or wide. They have no cause for it of its
+# own, which a router of an older version would take for a failure of the pod.
+SIZES = frozenset({"prompt", "max_tokens", "n"})
 
 
 class Dispatcher:
@@ -308,9 +311,9 @@ class Dispatcher:
             raise self._cut_off()
         if isinstance(error, HandedOver) and life.num_handovers < MAX_HANDOVERS:
             life.handed_over(placed)  # nothing failed: it costs neither a try nor the budget
-        elif isinstance(error, InvalidRequest) and not life.num_output and life.model.entrance.has_larger(life, placed):
-            pass  # what is too much for one pool may be right for a larger one, and no failure of anybody
-        elif isinstance(error, InvalidRequest) and life.error is not None and status_of(life.error).retryable:
+        elif is_too_much(error) and self._is_for_a_larger_pool(life, placed):
+            pass  # no failure of anybody: it costs a try, and nothing of the budget
+        elif is_too_much(error) and life.error is not None and status_of(life.error).retryable:
             raise life.error  # from a pod that would have had room: to come back later helps
         elif not status_of(error).retryable or life.num_tries >= self._config.max_attempts or not self._budget.spend():
             raise _told(error)
@@ -319,6 +322,11 @@ class Dispatcher:
         life.forecast = None  # what was expected was not expected of this
         life.model.entrance.gate.places.forget(life.place)
         self._observers.attempt_failed(error)
+
+    def _is_for_a_larger_pool(self, life: Life, placed: Placed) -> bool:
+        """What was too much for one pool may be right for a larger one; leave it to those, where there are any."""
+        is_over = life.num_output or life.num_tries >= self._config.max_attempts
+        return not is_over and life.model.entrance.leave_to_larger(life, placed)
 
     async def _attempt(self, life: Life, placed: Placed, short_way: ShortWay | None) -> AsyncGenerator[Chunk, None]:
         """Submit once and pass tokens on until all sequences are over; raises where this pod cannot finish them."""
@@ -389,6 +397,11 @@ class Dispatcher:
         except (TimeoutError, PagewireError) as error:
             log.warning("no report of a finished request: %s", error)
             return None
+
+
+def is_too_much(error: PagewireError) -> bool:
+    """True where a pod refused what one with a larger pool might take."""
+    return isinstance(error, InvalidRequest) and error.field in SIZES
 
 
 def _told(error: PagewireError) -> PagewireError:

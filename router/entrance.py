@@ -99,11 +99,14 @@ class Entrance:
         placed.decode.room.release(life.internal_id)
         self._changed(placed.decode)
 
-    def has_larger(self, life: Life, placed: Placed) -> bool:
-        """True where the pool of some pod that was not tried is larger than that of the one that was."""
-        tried = life.failed_keys | {placed.decode.key}
-        pods = (pod for pod in self._placer.reach(life.prefix) if pod.key not in tried)
-        return any(pod.load.blocks_total > placed.decode.load.blocks_total for pod in pods)
+    def leave_to_larger(self, life: Life, placed: Placed) -> bool:
+        """Keep a request from all pools but those larger than the one that it was too much for; False without any."""
+        pods = [pod for pod in self._placer.reach(life.prefix) if pod.key not in life.failed_keys]
+        others = {pod.key for pod in pods if pod.load.blocks_total <= placed.decode.load.blocks_total}
+        if len(others) == len(pods):
+            return False
+        life.failed_keys |= others
+        return True
 
     def close(self, why: Callable[[], PagewireError]) -> None:
         """Send all away that wait, each with an error of its own, and whoever comes."""

@@ -12,6 +12,7 @@ from pagewire.core.cache_quota import CacheQuota
 from pagewire.core.errors import InvalidRequest
 from pagewire.core.sequence_spec import Branch, branches
 from pagewire.engine.spec_check import check
+from pagewire.router.dispatch import SIZES
 
 Case = dict[str, Any]
 
@@ -205,3 +206,16 @@ def spilling(length: int, max_tokens: int, num_blocks: int, num_slots: int, **bo
 )
 def test_what_is_larger_than_the_pool_may_be_no_larger_than_both_memories(kept: Case, broken: Case) -> None:
     assert (refused(**kept), refused(**broken)) == (None, "prompt")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"length": 12, "num_blocks": 3},
+        {"length": 30, "num_blocks": 4, "branches": begun(0, 0)},
+        {"length": 6, "num_blocks": 1, "num_slots": 1, "bounds": {"spills": True}},
+    ],
+)
+def test_a_router_knows_what_is_too_much_for_a_pool_by_what_is_named(case: Case) -> None:
+    assert refused(**case) in SIZES
+    assert refused(**(case | {"num_blocks": 100})) is None

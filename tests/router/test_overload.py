@@ -27,7 +27,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 from router_rig import RunningRouter, StartRouter, eventually, leap
 
-from pagewire.core.errors import InvalidRequest, Overloaded, PagewireError, PodLost
+from pagewire.core.errors import InvalidRequest, Overloaded, PagewireError, PodLost, UnsupportedField
 from pagewire.core.load import Load
 from pagewire.core.messages import Role
 from pagewire.protos import inference_pb2 as pb
@@ -188,14 +188,51 @@ TOO_MUCH = InvalidRequest("the prompt does not fit the KV pool together", field=
 
 async def test_what_is_too_much_for_one_pool_is_for_a_larger_one(start: StartRouter) -> None:
     """A pod knows better what it needs than whoever counts blocks: with a window, say, or in parts."""
-    small, large = FakePod("d0"), FakePod("d1")
-    small.load, large.load = replace(ROOM, blocks_total=99), ROOM
-    small.refusal = TOO_MUCH
-    async with start(small, large, policy="round_robin", max_attempts=1) as router:
+    small, large = [FakePod(f"d{number}") for number in range(4)], FakePod("e0")
+    large.load = ROOM
+    for pod in small:
+        pod.load, pod.refusal = replace(ROOM, blocks_total=99), TOO_MUCH
+    async with start(*small, large, policy="round_robin", max_attempts=2, retry_burst=0, retry_ratio=0.0) as router:
         await router.has_heard()
-        assert [(await ask(router)).status_code for _ in range(4)] == [200] * 4
-        assert len(large.submits) == 4
-        assert small.submits, "who takes turns was asked"
+        assert [(await ask(router)).status_code for _ in range(5)] == [200] * 5
+        assert len(large.submits) == 5
+        assert any(pod.submits for pod in small), "who takes turns was asked"
+
+
+@pytest.mark.parametrize(
+    ("refusal", "num_asked"),
+    [
+        *((InvalidRequest("too much", field=field), 3) for field in ("prompt", "max_tokens", "n")),
+        (InvalidRequest("the grammar cannot be compiled", field="response_format"), 1),
+        (InvalidRequest("no field is to blame"), 1),
+        (UnsupportedField("no such adapter", field="adapter"), 1),
+    ],
+)
+async def test_larger_pools_are_asked_for_what_was_too_much_alone_and_not_all_of_them(
+    start: StartRouter, refusal: InvalidRequest, num_asked: int
+) -> None:
+    pods = [FakePod(f"d{number}") for number in range(6)]
+    for number, pod in enumerate(pods):
+        # The first has the least to do.
+        pod.load = replace(ROOM, blocks_total=100 + number, num_running=number)
+        pod.refusal = refusal
+    async with start(*pods, max_attempts=3) as router:
+        await router.has_heard()
+        answer = await ask(router)
+        assert (answer.status_code, answer.json()["error"]["message"]) == (400, refusal.message)
+        assert [len(pod.submits) for pod in pods] == [1] * num_asked + [0] * (6 - num_asked)
+
+
+async def test_what_is_wrong_is_told_though_another_pod_had_no_room(start: StartRouter) -> None:
+    busy, other = FakePod("d0"), FakePod("d1")
+    busy.load, other.load = ROOM, replace(ROOM, num_running=1)
+    busy.refusal = Overloaded("no room", retry_after_s=7.0)
+    other.refusal = InvalidRequest("the grammar cannot be compiled", field="response_format")
+    async with start(busy, other) as router:
+        await router.has_heard()
+        answer = await ask(router)
+        assert (answer.status_code, answer.json()["error"]["message"]) == (400, other.refusal.message)
+        assert [len(pod.submits) for pod in (busy, other)] == [1, 1]
 
 
 @pytest.mark.parametrize("earlier", [None, Overloaded("no room", retry_after_s=7.0), PodLost("gone")])
