@@ -186,7 +186,7 @@ class Router:
     async def aclose(self) -> None:
         """End what it listens and speaks with, and the tokenizers' threads."""
         await self.grpc.stop(0.0)
-        for way in (self.index, self.leases, self.registry):
+        for way in (self.changes, self.index, self.leases, self.registry):
             await way.aclose()
         for model in self.models:
             model.tokenizer.close()

@@ -1,8 +1,9 @@
 """Changes of pods' roles, whoever wants them: an operator, or the rebalancer.
 
-One at a time in the whole cluster: a lease in Redis is held from the order until the pod is seen again. Without Redis
-there is none, because a pod that changes is found again through Redis alone. What becomes of a pod's requests is its
-own business; here it is seen to that some pod decodes all the while, and some other prefills.
+One at a time in the whole cluster: a lease in Redis is held from the order until the pod is seen again or gone, though
+whoever ordered it is answered earlier. Without Redis there is none, because a pod that changes is found again through
+Redis alone. What becomes of a pod's requests is its own business; here it is seen to that some pod decodes all the
+while, and some other prefills.
 
 Invariant: while a change is under way no other is ordered, by this router or another.
 """
@@ -31,6 +32,7 @@ LEASE_S = 10
 RENEW_S = 2.0
 ANSWER_S = 5.0
 GONE_S = 5.0  # a pod that comes back registers at once, and one that drains says so: after so long it does not
+HOLD_S = 600.0  # how long the lease is held for a pod that drains: one that never ends must not keep all others
 
 
 class Leases(Protocol):
@@ -59,16 +61,23 @@ class RoleChange:
 
 
 class RoleChanges:
-    """One router's; `wait_s` is how long a pod may take until it is seen in its new role."""
+    """One router's; `wait_s` is how long whoever orders waits until the pod is seen in its new role."""
 
     def __init__(self, pools: Sequence[PodPool], leases: Leases, clock: Clock, *, wait_s: float) -> None:
         self._pools = pools
         self._leases = leases
         self._clock = clock
         self._wait_s = wait_s
+        self._under_way: set[asyncio.Task[str]] = set()
+
+    async def aclose(self) -> None:
+        """See no change through any more; the pods do without."""
+        for task in self._under_way:
+            task.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
 
     async def change(self, pod_id: str, role: Role, why: str) -> RoleChange:
-        """Order a change and see it through.
+        """Order a change and see it through; behind the answer, where that takes long.
 
         Raises UnknownPod, InvalidRequest for what is no pod's role, RoleRefused where this pod cannot change or
         another one does, Unavailable where pod or Redis do not answer, PodLost where the pod goes and stays away.
@@ -78,22 +87,40 @@ class RoleChanges:
         holder = uuid.uuid4().hex
         await self._claim(holder)
         try:
-            return await self._under_lease(pool, pod, role, why, holder)
-        finally:
-            try:
-                await self._leases.give_up(LEASE, holder)
-            except OSError as error:
-                log.warning("the lease of a role change ends by itself: %s", error)
-
-    async def _under_lease(self, pool: PodPool, pod: Pod, role: Role, why: str, holder: str) -> RoleChange:
-        self._check(pool, pod, role)  # another change may have ended while the lease was asked for
-        was, member = pod.registration.role, pod.registration.member
-        await self._order(pod, role)
+            self._check(pool, pod, role)  # another change may have ended while the lease was asked for
+            was, member = pod.registration.role, pod.registration.member
+            await self._order(pod, role)
+        except BaseException:
+            await self._give_up(holder)
+            raise
         log.info("%s, a %s pod, becomes a %s pod: %s", member, was, role, why)
-        incarnation = await self._seen(pool, pod, role, holder)
-        if not incarnation:
+        seeing = asyncio.create_task(self._under_lease(pool, pod, role, holder))
+        self._under_way.add(seeing)
+        seeing.add_done_callback(self._over)
+        try:
+            async with asyncio.timeout(self._wait_s):
+                incarnation = await asyncio.shield(seeing)
+        except TimeoutError:
             log.warning("%s was not seen as a %s pod within %s s", pod.pod_id, role, self._wait_s)
+            incarnation = ""
         return RoleChange(pod_id=pod.pod_id, role=role, was=was, incarnation=incarnation)
+
+    async def _under_lease(self, pool: PodPool, pod: Pod, role: Role, holder: str) -> str:
+        try:
+            return await self._seen(pool, pod, role, holder)
+        finally:
+            await self._give_up(holder)
+
+    def _over(self, task: asyncio.Task[str]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("a role change came to nothing: %s", error)
+
+    async def _give_up(self, holder: str) -> None:
+        try:
+            await self._leases.give_up(LEASE, holder)
+        except OSError as error:
+            log.warning("the lease of a role change ends by itself: %s", error)
 
     async def _order(self, pod: Pod, role: Role) -> None:
         try:
@@ -135,7 +162,7 @@ class RoleChanges:
     async def _seen(self, pool: PodPool, before: Pod, role: Role, holder: str) -> str:
         """Return the incarnation in which the pod is usable in its new role, "" when it takes too long."""
         known_s = left_s = self._clock.now()
-        ends_s = known_s + self._wait_s
+        ends_s = known_s + HOLD_S
         while True:
             for pod in pool.usable(role):
                 if pod.pod_id == before.pod_id and pod.registration.incarnation != before.registration.incarnation:

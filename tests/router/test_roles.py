@@ -16,6 +16,7 @@ from pagewire.cli.role import run
 from pagewire.core.errors import Draining, PodLost, RoleRefused, Unauthenticated, Unavailable
 from pagewire.core.load import Load
 from pagewire.core.messages import Role
+from pagewire.router import role_changes
 from pagewire.router.keys import KEY_BYTES, NewKey
 from pagewire.serving.leases import Leases
 
@@ -160,11 +161,50 @@ async def test_a_pod_that_never_comes_back_is_named(start: StartRouter) -> None:
     async with start(p0, d0, d1, p1, operator_key=KEY, role_change_wait_s=0.2) as router:
         answer = await ask(router, "p0", "decode")
         assert (answer.status_code, answer.json()["incarnation"]) == (202, None)
-        p0.role_refusal = RoleRefused("it drains already")
+    p0, d0, d1, p1 = quartet()
+    async with start(p0, d0, d1, p1, operator_key=KEY) as router:
         asking = asyncio.create_task(ask(router, "d1", "prefill"))
         await d1.until(lambda: d1.orders)
         await d1.die()
         assert (await asking).status_code in (202, 503)
+
+
+@pytest.mark.parametrize("end", ["it is back", "it is gone", "it never ends"])
+async def test_while_a_pod_drains_no_other_changes_though_its_order_is_answered(
+    start: StartRouter, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setattr(role_changes, "LEASE_S", 1)
+    monkeypatch.setattr(role_changes, "RENEW_S", 0.2)
+    monkeypatch.setattr(role_changes, "GONE_S", 1.0)
+    monkeypatch.setattr(role_changes, "HOLD_S", 3.0 if end == "it never ends" else 3600.0)
+    p0, d0, d1, p1 = quartet()
+    settings = {"operator_key": KEY, "role_change_wait_s": 0.1}
+    async with start(p0, d0, d1, p1, **settings) as router, start(cluster=router.cluster, sees=4, **settings) as other:
+        asking = asyncio.create_task(ask(router, "d1", "prefill"))
+        await d1.until(lambda: d1.orders)
+        d1.load = Load(draining=True)
+        answer = await asking
+        assert (answer.status_code, answer.json()["incarnation"]) == (202, None)
+        await asyncio.sleep(1.5)  # the lease would be over by itself
+        for each in (router, other):
+            refused = await ask(each, "p1", "decode")
+            assert refused.status_code == 409
+            assert "another pod changes" in refused.json()["error"]["message"]
+        assert p1.orders == []
+        old = d1.registration
+        if end == "it is back":
+            d1.load = Load()
+            await obeyed(router, d1)
+        if end != "it never ends":
+            await router.registry.unregister(old)
+        if end == "it is gone":
+            await d1.die()
+
+        async def is_free() -> bool:
+            return (await ask(other, "p1", "decode")).status_code == 202
+
+        await eventually(is_free)
+        assert p1.orders == [Role.DECODE]
 
 
 async def test_without_redis_no_pod_changes(start: StartRouter, monkeypatch: pytest.MonkeyPatch) -> None:
