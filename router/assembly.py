@@ -197,7 +197,7 @@ class Router:
             self.tell_health()
 
     def _balancing(self, model: ServedModel) -> Balancing:
-        name = model.source.name or model.source.folder.name
+        name = model.source.name or model.tokenizer.digest  # a folder is not called the same on every router
         return Balancing(model.pool, self.changes, self.leases, self.config.rebalance_rules(), self.clock, model=name)
 
     def _pool(self, source: ModelSource, tokenizer_digest: str) -> PodPool:

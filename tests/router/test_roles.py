@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import byte_tokenizer
 import httpx
 import pytest
 from fake_pod import FakePod
@@ -266,3 +267,31 @@ async def test_one_of_two_routers_has_a_pod_follow_the_load(start: StartRouter) 
         assert changed.orders == [Role.PREFILL]
         assert p0.orders == []
         await eventually(lambda: router._has(3))
+
+
+async def test_models_without_names_are_balanced_each_whatever_their_folders_are_called(
+    start: StartRouter, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folders = [tmp_path / where / "tokenizer" for where in ("chat", "code", "chat elsewhere")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        byte_tokenizer.save(folder, with_bos="code" in str(folder))
+    claims: list[str] = []
+
+    async def claim(self: Leases, name: str, holder: str, ttl_s: int) -> bool:
+        claims.append(name)
+        return False
+
+    monkeypatch.setattr(Leases, "claim", claim)
+
+    async def leases_of(*models: Path) -> set[str]:
+        claims.clear()
+        async with start(model=tuple(map(str, models)), rebalance="on"):
+            async with asyncio.timeout(60):
+                while len(claims) < 2 * len(models):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        return set(claims)
+
+    both = await leases_of(folders[0], folders[1])
+    assert len(both) == 2
+    assert await leases_of(folders[2]) < both  # of another router, which has it elsewhere
