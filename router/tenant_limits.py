@@ -66,7 +66,7 @@ class _Account:
 
 
 class TenantLimits:
-    """Keeps tenants within their limits, which are those that each brings along: they may change at any time."""
+    """Keeps tenants within their limits, which are those that each comes with: they may change at any time."""
 
     def __init__(self) -> None:
         self._accounts: dict[str, _Account] = {}
@@ -119,9 +119,10 @@ class TenantLimits:
 
     def settle(self, tenant: Tenant, tokens: int, now_s: float) -> None:
         """Take what was used already; a negative number gives back what was charged and not used."""
-        bucket = self._account(tenant, now_s).bucket
-        if bucket is not None:
-            bucket.take(tokens, now_s)
+        # One that ends may have begun under limits that are no longer the tenant's: it brings none along.
+        account = self._accounts.get(tenant.name) or self._account(tenant, now_s)
+        if account.bucket is not None:
+            account.bucket.take(tokens, now_s)
 
     def _check(self, tenant: Tenant, account: _Account, ahead: int, now_s: float) -> None:
         if 0 < tenant.max_concurrent <= account.active + ahead:

@@ -71,8 +71,22 @@ def test_limits_that_change_hold_from_the_next_request_on() -> None:
     assert tokens_refused(limits, many, 20, 0.0) == 1.0  # the least that is ever told
     assert tokens_refused(limits, many, 20, 0.02) == 0
     assert tokens_refused(limits, free, 1000, 0.02) == 0
+    assert tokens_refused(limits, few, 20, 1.0) == 0
     limits.settle(few, 50, 1.0)
-    assert tokens_refused(limits, Tenant(name="a", tokens_per_s=1.0, burst_tokens=5), 20, 1.0) == 35.0  # a debt stays
+    assert tokens_refused(limits, Tenant(name="a", tokens_per_s=1.0, burst_tokens=5), 20, 1.0) == 55.0  # a debt stays
+
+
+def test_a_request_that_ends_brings_back_no_limits_under_which_it_began() -> None:
+    limits, free = TenantLimits(), Tenant(name="a")
+    few, more = (Tenant(name="a", tokens_per_s=1.0, burst_tokens=burst) for burst in (20, 1000))
+    assert tokens_refused(limits, few, 20, 0.0) == 0
+    limits.settle(free, 5, 0.0)  # 5 are owed
+    limits.settle(free, -5, 0.0)
+    assert tokens_refused(limits, few, 20, 0.0) == 20.0
+    assert tokens_refused(limits, more, 20, 0.0) == 20.0
+    limits.settle(few, 1, 500.0)  # 499 are there, more than its burst would hold
+    assert tokens_refused(limits, more, 499, 500.0) == 0
+    assert tokens_refused(limits, more, 1, 500.0) == 499.0  # one like the last
 
 
 def test_who_waits_as_long_as_the_door_said_is_let_in() -> None:
