@@ -82,7 +82,7 @@ class Admission:
         self._active -= 1
 
     def charge(self, prompt_tokens: int, now_s: float, tenant: Tenant = ANONYMOUS) -> None:
-        """Charge a prompt to who asks; raises Refused, with the time until it can pay, when it cannot."""
+        """Charge what one request asks; raises Refused, with the time until it can be paid, when it cannot."""
         self._tenants.charge(tenant, prompt_tokens, now_s)
 
     def settle(self, tokens: int, now_s: float, tenant: Tenant = ANONYMOUS) -> None:

@@ -16,7 +16,7 @@ import asyncio
 import logging
 import math
 import uuid
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 
 from pagewire.core.clock import Clock
@@ -37,6 +37,7 @@ from pagewire.core.messages import Ended
 from pagewire.core.timeline import Phase, Stopwatch
 from pagewire.router.admission import Admission
 from pagewire.router.ask import Ask
+from pagewire.router.bill import Bill
 from pagewire.router.config import RouterConfig
 from pagewire.router.events import Chunk, Event, Finished, Sink
 from pagewire.router.inbox import Inbox
@@ -48,6 +49,7 @@ from pagewire.router.placing import Placed
 from pagewire.router.refusals import Refused
 from pagewire.router.request import Request
 from pagewire.router.retry_budget import RetryBudget
+from pagewire.router.several import together
 from pagewire.router.short_way import ShortWay
 from pagewire.router.slo_gate import READ_WITHIN
 from pagewire.router.tenants import Tenant
@@ -175,11 +177,19 @@ class Dispatcher:
         if not self._lifecycle.is_ready:
             raise Draining("this router takes no new requests", retry_after_s=1.0)
 
-    async def answer(self, ask: Ask, turn: Turn | None = None, sink: Sink | None = None) -> AsyncGenerator[Event, None]:
+    def answer_all(self, asks: Sequence[Ask]) -> AsyncGenerator[Event, None]:
+        """Run several prompts of one tenant as one request: none runs before all are prepared and paid."""
+        bill = self._bill(asks[0].tenant, len(asks))
+        return together([self.answer(ask, bill=bill) for ask in asks], asks[0].n or 1)
+
+    async def answer(
+        self, ask: Ask, turn: Turn | None = None, sink: Sink | None = None, bill: Bill | None = None
+    ) -> AsyncGenerator[Event, None]:
         """Run a request: `Begun`, chunks, then one `Finished`; raises a PagewireError instead where it fails.
 
         `turn` is the one in which the caller has read the ask, and is over when this is prepared; without it, it takes
-        one. Chunks may be put in `sink` in the place of being yielded. Close the generator to cancel the request.
+        one. Chunks may be put in `sink` in the place of being yielded. `bill` is what it pays with others, if it does.
+        Close the generator to cancel the request.
         """
         start_s = self._clock.now() if turn is None else turn.asked_s
         observed = self._observers.begin(ask, start_s)
@@ -206,7 +216,8 @@ class Dispatcher:
                     observed.prepared(life)
                 delivery = model.intake.delivery(ask, request)
                 short_way = ShortWay(life, delivery, sink, self._clock) if sink is not None else None
-                async with aclosing(self._run(life, ask.tenant, short_way)) as events:
+                bill = bill or self._bill(ask.tenant, 1)
+                async with aclosing(self._run(life, ask.tenant, bill, short_way)) as events:
                     async for event in events:
                         if isinstance(event, Finished):
                             failure = None
@@ -245,11 +256,16 @@ class Dispatcher:
             if self._admission.active == 0:
                 self._idle.set()
 
-    async def _run(self, life: Life, tenant: Tenant, short_way: ShortWay | None) -> AsyncGenerator[Event, None]:
-        num_prompt, counts = life.num_prompt, life.model.counts
-        self._admission.charge(num_prompt, self._clock.now(), tenant)
+    def _bill(self, tenant: Tenant, num_prompts: int) -> Bill:
+        return Bill(num_prompts, lambda tokens: self._admission.charge(tokens, self._clock.now(), tenant))
+
+    async def _run(
+        self, life: Life, tenant: Tenant, bill: Bill, short_way: ShortWay | None
+    ) -> AsyncGenerator[Event, None]:
+        counts = life.model.counts
         counts.enter(life)
         try:
+            await bill.share(life.num_prompt)
             while life.running:
                 life.begin_try(self._clock.now())
                 placed = await life.model.entrance.place(life)
@@ -270,7 +286,8 @@ class Dispatcher:
             counts.leave(life)
             _end_handovers(life)
             now_s = self._clock.now()
-            self._admission.settle(life.num_output if life.attempt else -num_prompt, now_s, tenant)
+            if bill.is_paid:
+                self._admission.settle(life.num_output if life.attempt else -life.num_prompt, now_s, tenant)
             if life.forecast is not None and life.running:
                 life.forecast.given_up(now_s)
 

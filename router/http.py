@@ -42,7 +42,6 @@ from pagewire.router.openai import Call, parse
 from pagewire.router.refusals import Refused
 from pagewire.router.responses import call as responses
 from pagewire.router.responses.answer import ResponseAnswer, ResponseStream
-from pagewire.router.several import together
 from pagewire.router.streaming import EventStream, Form, Outgoing, unless_gone, whole
 from pagewire.router.token_desk import TokenDesk
 from pagewire.router.turns import Turn
@@ -305,7 +304,7 @@ class FrontDoor:
         if len(call.asks) == 1:
             return self._dispatcher.answer(call.ask, turn, sink)
         turn.over()  # each of them has its own
-        return together([self._dispatcher.answer(ask) for ask in call.asks], call.ask.n or 1)
+        return self._dispatcher.answer_all(call.asks)
 
     def _check_several(self, call: Call, intake: Intake) -> None:
         """Refuse what is wrong with one of several prompts before any of them runs."""

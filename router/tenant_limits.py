@@ -1,9 +1,10 @@
 """What each tenant has in use: its requests, and the tokens of its bucket.
 
-Pure: time is a parameter. Knows tenants by name and nothing of their requests. A prompt's tokens are charged before it
-runs, its output when it is over, so a bucket may go into debt by what one answer costs; until the debt is paid nothing
-is charged. Invariants: every `enter` that returned is followed by exactly one `leave`; no tenant has more requests than
-it may; over any time t what a tenant is charged at the door is at most burst + rate x t, and one prompt more.
+Pure: time is a parameter. Knows tenants by name and nothing of their requests. Prompts are charged before they run, all
+of one request at once, output when it is over, so a bucket may go into debt by what one answer costs; until the debt is
+paid nothing is charged. Invariants: every `enter` that returned is followed by exactly one `leave`; no tenant has more
+requests than it may; over any time t what a tenant is charged at the door is at most burst + rate x t, and the prompts
+of one request more.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class TenantLimits:
         account.active -= 1
 
     def charge(self, tenant: Tenant, tokens: int, now_s: float) -> None:
-        """Take a prompt's tokens; raises Refused, with the seconds until they will be there, when they are not."""
+        """Take the tokens of a request's prompts; raises Refused, with the seconds until they are there, before."""
         account = self._account(tenant, now_s)
         account.last_prompt = tokens
         self._check_tokens(account, tokens, now_s, wanted=tokens)

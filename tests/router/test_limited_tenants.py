@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import byte_tokenizer
 import pytest
 from fake_pod import FakePod
-from router_rig import StartRouter, eventually
+from router_rig import StartRouter, eventually, leap
 
 from pagewire.router.keys import KEY_BYTES, NewKey
 
@@ -40,6 +41,43 @@ def write(file: str) -> WriteKeys:
         return {name: {"authorization": f"Bearer {key.key}"} for name, key in keys.items()}
 
     return written
+
+
+async def test_several_prompts_are_paid_together_or_not_at_all(
+    start: StartRouter, file: str, write: WriteKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(byte_tokenizer.build().encode(PROMPT).ids) == 80
+    headers = write(acme={"tokens_per_s": 1, "burst_tokens": 1000})
+    pod = FakePod("c0")
+    async with start(pod, api_keys=file, open_metrics=True, headers=headers["acme"]) as router:
+        assert (await router.complete([PROMPT] * 8, max_tokens=1)).status_code == 200  # 640, and 8 of the answers
+        for stream in (False, True):  # 352 are left
+            refused = await router.complete([PROMPT] * 8, max_tokens=1, stream=stream)
+            assert refused.status_code == 429
+            assert 280 <= int(refused.headers["retry-after"]) <= 288, "for all of them, and a refusal costs nothing"
+        assert (len(pod.submits), pod.cancels) == (8, [])
+        leap(monkeypatch, float(refused.headers["retry-after"]))
+        assert (await router.complete([PROMPT] * 8, max_tokens=1)).status_code == 200
+        leap(monkeypatch, 100.0)  # so that all of it is counted, not refused at the door for what was there before it
+        refused = await router.complete([PROMPT] * 20, max_tokens=1)  # more than the burst: it waits for a full bucket
+        assert refused.status_code == 429
+        leap(monkeypatch, float(refused.headers["retry-after"]))
+        assert (await router.complete([PROMPT] * 20, max_tokens=1)).status_code == 200
+        assert (len(pod.submits), pod.cancels) == (36, [])
+
+
+async def test_prompts_that_never_ran_are_given_back(start: StartRouter, file: str, write: WriteKeys) -> None:
+    headers, pod = write(acme={"tokens_per_s": 0.001, "burst_tokens": 200}), FakePod("c0")
+    async with start(
+        pod, api_keys=file, open_metrics=True, headers=headers["acme"], placement_wait_s=0.1, eject_s=0.01
+    ) as router:
+        await pod.die()
+        await router.has(0)
+        assert (await router.complete([PROMPT] * 2)).status_code == 503
+        await pod.start()
+        await router.has(1)
+        assert (await router.complete([PROMPT] * 2, max_tokens=1)).status_code == 200
+        assert (await router.complete([PROMPT] * 2, max_tokens=1)).status_code == 429
 
 
 async def test_changed_limits_hold_whatever_older_requests_come_to_their_ends(
