@@ -17,6 +17,7 @@ from pagewire.router.ask import Ask
 from pagewire.router.delivery import Delivery, Finder
 from pagewire.router.reasoning_desk import ReasoningDesk
 from pagewire.router.request import Request
+from pagewire.router.tenants import ANONYMOUS, Tenant
 from pagewire.router.tool_desk import AUTO, ToolDesk
 from pagewire.router.validation import Limits, callers_words, check, finish, prompt_field, too_long, truncated
 from pagewire.text.tokenizer import INLINE_CHARS, Tokenizer, word_texts
@@ -25,6 +26,7 @@ SEED_BITS = 63
 NONE: Mapping[str, Any] = {}
 
 MAX_COUNTING = 16  # long prompts: one that is counted, and those that wait
+MAX_COUNTING_OF_ONE = 2  # of these, of one tenant
 INLINE_MESSAGES = 64
 _PLAIN = ("role", "content")  # of a message: what else there may be is not counted
 
@@ -52,7 +54,7 @@ class Intake:
         self._max_timeout_s = max_timeout_s
         self._defaults = defaults
         self._counting = asyncio.Lock()
-        self._num_counting = 0
+        self._counting_for: list[str] = []  # tenants, one for each long prompt that is counted or waits
 
     def limits(self) -> Limits:
         """Return what is served; raises Unavailable before that is known."""
@@ -131,21 +133,29 @@ class Intake:
         """Return what is served and the tokens of a prompt, however many: what was sent bounds the work.
 
         Long ones are counted one at a time, so that prompts of those who want an answer have a thread. Raises
-        InvalidRequest where an answer to the ask would be refused for anything else, Overloaded where too many wait.
+        InvalidRequest where an answer to the ask would be refused for anything else, Overloaded where too many are,
+        or too many of its tenant's.
         """
         limits = self.check(ask, has_to_fit=False)
         with callers_words(ask.called):
             ask = self.tools.prepared(ask)
             if self.is_inline(ask):
                 return limits, await self._tokenize(ask, limits, has_to_fit=False)
-            if self._num_counting >= MAX_COUNTING:
-                raise Overloaded(f"{self._num_counting} long prompts are being counted", retry_after_s=1.0)
-            self._num_counting += 1
+            self._check_counting(ask.tenant)
+            self._counting_for.append(ask.tenant.name)
             try:
                 async with self._counting:
                     return limits, await self._tokenize(ask, limits, has_to_fit=False)
             finally:
-                self._num_counting -= 1
+                self._counting_for.remove(ask.tenant.name)
+
+    def _check_counting(self, tenant: Tenant) -> None:
+        """Raise Overloaded where too many long prompts are counted: a tenant may have a few, who needs no key all."""
+        num_own = self._counting_for.count(tenant.name)
+        if num_own >= MAX_COUNTING_OF_ONE and tenant is not ANONYMOUS:
+            raise Overloaded(f"{num_own} long prompts of this tenant are being counted", retry_after_s=1.0)
+        if len(self._counting_for) >= MAX_COUNTING:
+            raise Overloaded(f"{len(self._counting_for)} long prompts are being counted", retry_after_s=1.0)
 
     async def _tokenize(self, ask: Ask, limits: Limits, *, has_to_fit: bool = True) -> tuple[int, ...]:
         """Return the tokens of a prompt, cut as it asks; raises InvalidRequest where it has to fit and cannot."""

@@ -101,7 +101,7 @@ class Inference:
 
     async def Tokenize(self, request: pb.TokenizeRequest, _context: Context) -> pb.TokenizeResponse:
         """Return a prompt's tokens, by the check and the template of Generate, but for how many fit."""
-        ask = tokenize_from_wire(request, uuid.uuid4().hex)
+        ask = dataclasses.replace(tokenize_from_wire(request, uuid.uuid4().hex), tenant=caller())
         intake = self._models.of(request.model).intake
         limits, tokens = await intake.tokenize(ask)
         return pb.TokenizeResponse(token_ids=tokens, max_model_len=limits.max_model_len)

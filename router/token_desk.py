@@ -12,13 +12,12 @@ from typing import Any
 
 from pagewire.core.errors import InvalidRequest
 from pagewire.router.anthropic.call import parse_count
+from pagewire.router.guard import caller
 from pagewire.router.intake import Intake
 from pagewire.router.models import Models
 from pagewire.router.openai import Call, parse_detokenize, parse_tokenize
 from pagewire.router.responses import call as responses
 from pagewire.router.validation import Limits, check_token_ids
-
-ORIGIN = {"request_id": "tokenize"}
 
 
 class TokenDesk:
@@ -30,7 +29,7 @@ class TokenDesk:
 
     async def tokenize(self, data: bytes) -> dict[str, Any]:
         """Return the tokens of a text or a chat; raises InvalidRequest."""
-        call, with_strings = parse_tokenize(data, ORIGIN)
+        call, with_strings = parse_tokenize(data, _origin())
         intake, limits, tokens = await self._prompt(call)
         strings = [intake.token_text(token) for token in tokens] if with_strings else None
         return {
@@ -39,12 +38,12 @@ class TokenDesk:
 
     async def count_message(self, data: bytes) -> dict[str, Any]:
         """Return how many tokens the prompt of a message has; raises InvalidRequest."""
-        _, _, tokens = await self._prompt(parse_count(data, ORIGIN))
+        _, _, tokens = await self._prompt(parse_count(data, _origin()))
         return {"input_tokens": len(tokens)}
 
     async def count_response(self, data: bytes) -> dict[str, Any]:
         """Return how many tokens the prompt of a response has; raises InvalidRequest."""
-        _, _, tokens = await self._prompt(responses.parse(data, ORIGIN))
+        _, _, tokens = await self._prompt(responses.parse(data, _origin()))
         return {"object": "response.input_tokens", "input_tokens": len(tokens)}
 
     async def detokenize(self, data: bytes) -> dict[str, Any]:
@@ -63,3 +62,7 @@ class TokenDesk:
         self._on_unknown(len(call.unknown_fields))
         intake = self._models.of(call.ask.model).intake
         return intake, *await intake.tokenize(call.ask)
+
+
+def _origin() -> dict[str, Any]:
+    return {"request_id": "tokenize", "tenant": caller()}

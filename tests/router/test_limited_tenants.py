@@ -6,7 +6,9 @@ What is charged is seen in what is let in. It cannot prove what engines compute.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import secrets
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,11 @@ import pytest
 from fake_pod import FakePod
 from router_rig import StartRouter, eventually, leap
 
+from pagewire.client import AsyncClient
+from pagewire.core.errors import Overloaded
+from pagewire.router.intake import MAX_COUNTING, MAX_COUNTING_OF_ONE
 from pagewire.router.keys import KEY_BYTES, NewKey
+from pagewire.text.tokenizer import Tokenizer
 
 PROMPT = "QWXZKJVYUPDGBMHL" * 5  # a token for each letter
 WriteKeys = Callable[..., dict[str, dict[str, str]]]
@@ -99,3 +105,42 @@ async def test_changed_limits_hold_whatever_older_requests_come_to_their_ends(
         for each in old:
             assert (await each).status_code == 200
             assert (await router.complete("x", max_tokens=1)).status_code == 429
+
+
+async def test_one_tenant_that_counts_keeps_nobody_from_it(
+    start: StartRouter, file: str, write: WriteKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At every door that counts: how many of a tenant are counted is of all of them together."""
+    encode, may_go = Tokenizer.encode_now, threading.Event()
+    long, user = "count me " * 1000, {"role": "user", "content": "count me " * 1000}
+
+    def slow(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        assert long not in text or may_go.wait(60)
+        return encode(tokenizer, text, add_special_tokens=add_special_tokens)
+
+    monkeypatch.setattr(Tokenizer, "encode_now", slow)
+    headers = write(acme={}, other={})
+    async with (
+        start(FakePod("d0"), api_keys=file, open_metrics=True) as router,
+        AsyncClient(router.addresses["grpc"], api_key=headers["acme"]["authorization"].removeprefix("Bearer ")) as acme,
+    ):
+
+        async def counted(name: str, path: str = "/tokenize", **body: Any) -> int:
+            body = body or {"prompt": long}
+            return (await router.http.post(path, json=body, headers=headers[name])).status_code
+
+        own = [asyncio.create_task(counted("acme")) for _ in range(MAX_COUNTING)]
+        refused = [
+            await each for each in itertools.islice(asyncio.as_completed(own), MAX_COUNTING - MAX_COUNTING_OF_ONE)
+        ]
+        assert set(refused) == {429}
+        assert await counted("acme", "/v1/messages/count_tokens", messages=[user]) == 429
+        assert await counted("acme", "/v1/responses/input_tokens", input=long) == 429
+        with pytest.raises(Overloaded):
+            await acme.tokenize(long)
+        assert await counted("acme", prompt="short") == 200
+        others = [asyncio.create_task(counted("other")) for _ in range(MAX_COUNTING_OF_ONE)]
+        may_go.set()
+        assert await asyncio.gather(*others) == [200] * len(others)
+        assert sorted(await asyncio.gather(*own)) == [200] * MAX_COUNTING_OF_ONE + refused
+        assert len(await acme.tokenize(long)) > 2000
