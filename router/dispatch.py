@@ -287,7 +287,7 @@ class Dispatcher:
             _end_handovers(life)
             now_s = self._clock.now()
             if bill.is_paid:
-                self._admission.settle(life.num_output if life.attempt else -life.num_prompt, now_s, tenant)
+                self._admission.settle(life.num_charged if life.attempt else -life.num_prompt, now_s, tenant)
             if life.forecast is not None and life.running:
                 life.forecast.given_up(now_s)
 

@@ -110,6 +110,16 @@ class Life:
         """Tokens that went out: of a score none does."""
         return 0 if self.request.is_score else sum(len(each.output) for each in self.sequences)
 
+    @property
+    def num_charged(self) -> int:
+        """Tokens that its output costs: of a beam search all that its beams wrote until the longest answer was whole.
+
+        Nothing is heard of a search before it is over, so one that is given up costs its prompt alone.
+        """
+        if not self.request.sampling.use_beam_search:
+            return self.num_output
+        return self.request.sampling.num_beams * max(len(each.output) for each in self.sequences)
+
     def written(self) -> float:
         """Return which share of the answer is there that KV is set aside for."""
         shares = [

@@ -19,7 +19,7 @@ from fake_pod import FakePod
 from router_rig import StartRouter, eventually, leap
 
 from pagewire.client import AsyncClient
-from pagewire.core.errors import Overloaded
+from pagewire.core.errors import InvalidRequest, Overloaded
 from pagewire.router.intake import MAX_COUNTING, MAX_COUNTING_OF_ONE
 from pagewire.router.keys import KEY_BYTES, NewKey
 from pagewire.text.tokenizer import Tokenizer
@@ -144,3 +144,26 @@ async def test_one_tenant_that_counts_keeps_nobody_from_it(
         assert await asyncio.gather(*others) == [200] * len(others)
         assert sorted(await asyncio.gather(*own)) == [200] * MAX_COUNTING_OF_ONE + refused
         assert len(await acme.tokenize(long)) > 2000
+
+
+@pytest.mark.parametrize("width", [None, 2, 16])
+async def test_a_search_costs_what_all_of_its_beams_wrote(
+    start: StartRouter, file: str, write: WriteKeys, width: int | None
+) -> None:
+    headers = write(acme={"tokens_per_s": 1, "burst_tokens": 90})
+    search = {"use_beam_search": True, "n": 2, "beam_width": width, "max_tokens": 50, "ignore_eos": True}
+    async with start(FakePod("c0"), api_keys=file, open_metrics=True, headers=headers["acme"]) as router:
+        answer = await router.complete(PROMPT, **search)
+        assert answer.json()["usage"]["completion_tokens"] == 2 * 50
+        refused = await router.complete(PROMPT, **search)
+        missing = 80 + (width or 2) * 50 - 90 + 80  # for one like the last
+        assert missing - 8 <= int(refused.headers["retry-after"]) <= missing
+
+
+async def test_a_search_that_never_answered_costs_its_prompt(start: StartRouter, file: str, write: WriteKeys) -> None:
+    headers, pod = write(acme={"tokens_per_s": 0.001, "burst_tokens": 170}), FakePod("c0")
+    pod.fail_at = (0, InvalidRequest("too much"))
+    search = {"use_beam_search": True, "beam_width": 16, "max_tokens": 50, "ignore_eos": True}
+    async with start(pod, api_keys=file, open_metrics=True, headers=headers["acme"]) as router:
+        statuses = [(await router.complete(PROMPT, **search)).status_code for _ in range(3)]
+        assert statuses == [400, 400, 429]
