@@ -1,7 +1,8 @@
 """Who may come in: a bounded number of requests at once, each tenant within its limits.
 
 Places are had in the order of coming: whoever comes while others wait to be read is refused where those will need what
-there is, and not when its turn to be read has come.
+there is, and not when its turn to be read has come. Among its tenant's a request is from its head on, among all once it
+is here: who sends slowly is in nobody's way but its own.
 
 Pure: time is a parameter. Knows counts, nothing of pods: whether one has room is the entrance's business. Invariant:
 every `enter` that returned is followed by exactly one `leave`; `active` is their difference and never above the bound.
@@ -47,18 +48,29 @@ class Admission:
     def check(self, now_s: float, tenant: Tenant = ANONYMOUS) -> None:
         """Raise Refused, with the time in which a place should come free, where none is left for a tenant."""
         self._check_bound(self._num_unread, now_s)
+        self.check_tenant(now_s, tenant)
+
+    def check_tenant(self, now_s: float, tenant: Tenant) -> None:
+        """Raise Refused where a tenant has no place left of its own."""
         self._tenants.check(tenant, now_s)
 
     @contextmanager
-    def unread(self, now_s: float, tenant: Tenant = ANONYMOUS) -> Iterator[None]:
-        """Count a request that waits to be read, for as long as it does."""
+    def coming(self, now_s: float, tenant: Tenant) -> Iterator[None]:
+        """Count a request among its tenant's, while it comes and waits to be read; raises Refused where too many do."""
         self._tenants.come(tenant, now_s)
+        try:
+            yield
+        finally:
+            self._tenants.is_read(tenant)
+
+    @contextmanager
+    def unread(self) -> Iterator[None]:
+        """Count a request that has come and waits to be read, for as long as it does."""
         self._num_unread += 1
         try:
             yield
         finally:
             self._num_unread -= 1
-            self._tenants.is_read(tenant)
 
     def enter(self, now_s: float, tenant: Tenant = ANONYMOUS) -> None:
         """Take a place; raises Refused where there is none, whoever else may wait to be read."""

@@ -17,7 +17,7 @@ import logging
 import math
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import AbstractContextManager, aclosing, contextmanager
 
 from pagewire.core.clock import Clock
 from pagewire.core.errors import (
@@ -52,7 +52,7 @@ from pagewire.router.retry_budget import RetryBudget
 from pagewire.router.several import together
 from pagewire.router.short_way import ShortWay
 from pagewire.router.slo_gate import READ_WITHIN
-from pagewire.router.tenants import Tenant
+from pagewire.router.tenants import ANONYMOUS, Tenant
 from pagewire.router.trial import Trial
 from pagewire.router.turns import Turn, Turns
 from pagewire.serving.lifecycle import Lifecycle
@@ -109,27 +109,44 @@ class Dispatcher:
         is_pressed = any(model.entrance.gate.is_pressed(self._clock) for model in self._models)
         return READ_WITHIN * self._config.slo_ttft_s if is_pressed else math.inf
 
-    def check_places(self, tenant: Tenant) -> None:
-        """Raise Refused where this tenant gets no place, whatever it asks for: nothing of that need be read.
+    @contextmanager
+    def coming(self, tenant: Tenant) -> Iterator[None]:
+        """Count a request among its tenant's from its head on, until it has its turn.
 
-        Those that wait to be read already are to have theirs first. Of several models it depends on which is meant, and
-        nothing is said.
+        Raises Refused where this tenant gets no place, whatever it asks for: nothing of that need be read.
         """
-        model = self._models.sole
-        if model is not None and self._lifecycle.is_ready:  # one that goes away says that first
-            now_s = self._clock.now()
-            self._admission.check(now_s, tenant)
-            ahead = self._admission.num_unread
-            if (gate := model.entrance.gate).places.is_full(ahead):
-                gate.check(now_s, ahead)
+        self._check_places(tenant)
+        with self.uploading(tenant):
+            yield
 
-    async def turn(self, tenant: Tenant, here_for_s: float) -> Turn:
+    def uploading(self, tenant: Tenant) -> AbstractContextManager[None]:
+        """Count what comes of a tenant; raises Refused where it sends as many as it may have in, whatever for."""
+        return self._admission.coming(self._clock.now(), tenant)
+
+    def _check_places(self, tenant: Tenant) -> None:
+        """Raise Refused where a tenant gets no place: those that wait to be read already are to have theirs first.
+
+        Of several models it depends on which is meant, but for the tenant's own places.
+        """
+        if not self._lifecycle.is_ready:  # one that goes away says that first
+            return
+        model, now_s = self._models.sole, self._clock.now()
+        if model is None:
+            self._admission.check_tenant(now_s, tenant)
+            return
+        self._admission.check(now_s, tenant)
+        ahead = self._admission.num_unread
+        if (gate := model.entrance.gate).places.is_full(ahead):
+            gate.check(now_s, ahead)
+
+    async def turn(self, here_for_s: float) -> Turn:
         """Wait for the turn of a request that came `here_for_s` ago and is not read, and return it.
 
-        Raises Refused where it would wait for too long, or those that came before it leave it no place.
+        Raises Refused where it would wait for too long, or those that came before it leave it no place: among its
+        tenant's it has one.
         """
-        self.check_places(tenant)
-        with self._admission.unread(self._clock.now(), tenant):
+        self._check_places(ANONYMOUS)
+        with self._admission.unread():
             return await self.turns.take(here_for_s)
 
     def refused_unread(self, error: Refused, operation: str, seconds: float) -> None:

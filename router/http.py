@@ -7,6 +7,7 @@ the first token is an HTTP status.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import time
@@ -236,17 +237,23 @@ class FrontDoor:
     ) -> Response:
         request_id = request_id_of(request.headers)
         try:
-            told = await tell(await body_of(request, self._max_body_bytes))
+            with self._dispatcher.uploading(caller()):
+                data = await body_of(request, self._max_body_bytes)
+            told = await tell(data)
             return JSONResponse(told, headers=id_headers(request_id))
         except PagewireError as error:
             return refusal(error, request_id, body_of_error)
 
     async def generate(self, scope: Scope, receive: Receive, send: Send, endpoint: Endpoint) -> None:
         """POST to one of the endpoints that generate."""
-        request = Request(scope, receive)
+        with contextlib.ExitStack() as coming:
+            await self._generate(Request(scope, receive), send, endpoint, coming)
+
+    async def _generate(self, request: Request, send: Send, endpoint: Endpoint, coming: contextlib.ExitStack) -> None:
+        scope, receive = request.scope, request.receive
         request_id = request_id_of(request.headers)
         try:
-            self._dispatcher.check_places(caller())
+            coming.enter_context(self._dispatcher.coming(caller()))
             data = await body_of(request, self._max_body_bytes)
         except Refused as error:
             await self._refuse_unread(error, request, request_id, endpoint)(scope, receive, send)
@@ -258,16 +265,20 @@ class FrontDoor:
             return
         try:
             async with unless_gone(receive):
-                response = await self._in_turn(request, data, request_id, endpoint)
+                response = await self._in_turn(request, data, request_id, endpoint, coming)
                 await response(scope, receive, send)
         except Cancelled:
             log.info("request %s: the client went away", request_id, extra={"request_id": request_id})
 
-    async def _in_turn(self, request: Request, data: bytes, request_id: str, endpoint: Endpoint) -> ASGIApp:
+    async def _in_turn(
+        self, request: Request, data: bytes, request_id: str, endpoint: Endpoint, coming: contextlib.ExitStack
+    ) -> ASGIApp:
         try:
-            turn = await self._dispatcher.turn(caller(), request.scope.get(HERE_FOR, 0.0))
+            turn = await self._dispatcher.turn(request.scope.get(HERE_FOR, 0.0))
         except Refused as error:
             return self._refuse_unread(error, request, request_id, endpoint)
+        finally:
+            coming.close()
         with turn:
             return await self._answer(request, data, request_id, turn, endpoint)
 

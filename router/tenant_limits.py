@@ -58,7 +58,7 @@ class _Account:
     bucket: TokenBucket | None = None
     limits: tuple[float, float] = (0.0, 0.0)
     active: int = 0
-    unread: int = 0  # requests that have come, and get a place before those that come later
+    unread: int = 0  # requests whose heads have come, and get a place before those that come later
     last_prompt: int = 1  # tokens
     drain: DrainRate = field(default_factory=DrainRate)
 
@@ -89,8 +89,12 @@ class TenantLimits:
         self._check(tenant, account, account.unread, now_s)
 
     def come(self, tenant: Tenant, now_s: float) -> None:
-        """Count a request that is to be read, until `is_read`."""
-        self._account(tenant, now_s).unread += 1
+        """Count a request that is to be read, until `is_read`; raises Refused where as many are as may be in."""
+        account = self._account(tenant, now_s)
+        if 0 < tenant.max_concurrent <= account.unread:
+            message = f"{account.unread} requests of this tenant are to be read, which is its bound"
+            raise Refused(Reason.TENANT_CONCURRENCY, message, retry_after_s=account.drain.retry_after_s(1, now_s))
+        account.unread += 1
 
     def is_read(self, tenant: Tenant) -> None:
         """One that came is not waited for any more, whatever becomes of it."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from hypothesis import settings
@@ -14,7 +15,7 @@ from pagewire.router.admission import Admission
 from pagewire.router.drain_rate import DrainRate
 from pagewire.router.refusals import Reason, Refused
 from pagewire.router.tenant_limits import SWEEP_AT, TenantLimits
-from pagewire.router.tenants import Tenant
+from pagewire.router.tenants import ANONYMOUS, Tenant
 
 MAX = 5
 TENANTS = (
@@ -29,6 +30,13 @@ def refusal(call: object, *arguments: object) -> Refused:
     with pytest.raises(Refused) as raised:
         call(*arguments)  # type: ignore[operator]
     return raised.value
+
+
+@contextmanager
+def waiting(admission: Admission, tenant: Tenant = ANONYMOUS, now_s: float = 0.0) -> Iterator[None]:
+    """Be a request that has come and waits to be read."""
+    with admission.coming(now_s, tenant), admission.unread():
+        yield
 
 
 def test_a_full_router_refuses_and_says_when_a_place_came_free_the_last_times() -> None:
@@ -111,10 +119,10 @@ def test_a_tenant_has_so_many_requests_and_others_are_not_touched() -> None:
 def test_who_waits_to_be_read_has_its_place_before_who_comes_later() -> None:
     admission = Admission(MAX)
     free, two = TENANTS[0], TENANTS[1]
-    with admission.unread(0.0, two), admission.unread(0.0, two):
+    with waiting(admission, two), waiting(admission, two):
         assert refusal(admission.check, 0.0, two).reason is Reason.TENANT_CONCURRENCY
         admission.check(0.0, free)
-        with admission.unread(0.0, free), admission.unread(0.0, free):
+        with waiting(admission, free), waiting(admission, free):
             admission.enter(0.0, free)
             assert (admission.active, admission.num_unread) == (1, 4)
             assert refusal(admission.check, 0.0, free).reason is Reason.ROUTER_FULL
@@ -125,15 +133,29 @@ def test_who_waits_to_be_read_has_its_place_before_who_comes_later() -> None:
     assert (admission.active, admission.num_unread) == (3, 0)
 
 
+def test_whose_body_is_under_way_has_a_place_among_its_tenants_alone() -> None:
+    admission, two = Admission(2), TENANTS[1]
+    with admission.coming(0.0, two), admission.coming(0.0, two):
+        assert refusal(admission.check_tenant, 0.0, two).reason is Reason.TENANT_CONCURRENCY
+        assert refusal(waiting(admission, two).__enter__).reason is Reason.TENANT_CONCURRENCY
+        with waiting(admission):
+            assert admission.num_unread == 1
+            admission.check(0.0)
+        admission.enter(0.0)
+        admission.enter(0.0)
+    admission.check_tenant(0.0, two)
+    assert refusal(admission.check, 0.0, two).reason is Reason.ROUTER_FULL
+
+
 def test_a_refusal_says_how_many_are_in_and_how_many_are_to_be_read() -> None:
     admission, two = Admission(3), TENANTS[1]
-    with admission.unread(0.0, two), admission.unread(0.0, two):
+    with waiting(admission, two), waiting(admission, two):
         assert "0 requests of this tenant are running and 2 are to be read, which" in str(
             refusal(admission.check, 0.0, two)
         )
     admission.check(0.0, two)
     admission.enter(0.0, two)
-    with admission.unread(0.0), admission.unread(0.0):
+    with waiting(admission), waiting(admission):
         assert "1 requests are running and 2 are to be read, which" in str(refusal(admission.check, 0.0))
     admission.enter(0.0, two)
     assert "2 requests of this tenant are running, which" in str(refusal(admission.check, 0.0, two))
@@ -295,7 +317,7 @@ class AdmissionMachine(RuleBasedStateMachine):
         assert len(self.inside) + len(self.unread) < MAX
         assert not 0 < tenant.max_concurrent <= num_own
         waits = ExitStack()
-        waits.enter_context(self.admission.unread(self.now_s, tenant))
+        waits.enter_context(waiting(self.admission, tenant, self.now_s))
         self.unread.append((tenant, waits))
 
     @rule(data=st.data(), goes_on=st.booleans())

