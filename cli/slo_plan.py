@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import sys
 import time
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pagewire.cli import slo_summary
 from pagewire.cli.slo_origin import origin
 from pagewire.core.config import ConfigError
 from pagewire.core.document_files import read_object
@@ -65,6 +65,7 @@ def plan(
     if not (config.trace or config.requests or config.duration_s):
         config = dataclasses.replace(config, requests=REQUESTS)
     workload = workload_of(config)
+    slo_summary.try_out(summary)
     last_s = max((arrival.at_s for arrival in workload), default=0.0)
     try:
         question = Question(
@@ -87,11 +88,12 @@ def plan(
         found = planned(question, with_what_ifs=what_if)
     except (OSError, ValueError) as error:
         raise ConfigError(str(error)) from error
-    print("\n".join(telling.lines(found)))
-    print(f"{found.runs} clusters simulated in {time.perf_counter() - started_s:.1f} s", file=sys.stderr)
-    if summary is not None:
-        told = {**telling.as_json(found), **origin(config)}
-        summary.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    elapsed_s = time.perf_counter() - started_s
+    try:  # first: what was found is not lost with a terminal
+        slo_summary.write(summary, {**telling.as_json(found), **origin(config)})
+    finally:
+        print("\n".join(telling.lines(found)))
+        print(f"{found.runs} clusters simulated in {elapsed_s:.1f} s", file=sys.stderr)
     if found.chosen is None:
         sys.exit(1)
 

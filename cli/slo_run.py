@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
+from pagewire.cli import slo_summary
 from pagewire.cli.progress import Report, bar, say
 from pagewire.cli.slo_origin import asked
 from pagewire.slo.player import Played
@@ -30,20 +30,22 @@ RECENT = 200  # records whose TTFT is shown while others run
 def execute(
     config: WorkloadConfig, server: Server, plan: RunPlan, *, records: Path | None, summary: Path | None
 ) -> None:
-    """Run it, print the table, and write what was asked for. Raises what `run` does, and OSError."""
+    """Run it, print the table, and write what was asked for. Raises what `run` does, and OSError.
+
+    No request is sent where a file cannot be written, and should one fail in the end, the table is there all the same.
+    """
     workload = workload_of(config)
     total = _num_requests(workload, plan)
-    with (
-        bar(server.url) if sys.stderr.isatty() else nullcontext() as report,
-        record_file(records) if records is not None else nullcontext(_forget) as on_record,
-    ):
-        done = asyncio.run(_watched(workload, server, plan, on_record, report, total))
-    if summary is not None:  # first: what was measured is not lost with a terminal
-        told = done.as_json(**asked(config), url=bare(server.url))
-        summary.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
-    print("\n".join(table(done.summary)))
-    for warning in done.warnings():
-        say(f"pagewire: {warning}")
+    slo_summary.try_out(summary)
+    with record_file(records) if records is not None else nullcontext(_forget) as on_record:
+        with bar(server.url) if sys.stderr.isatty() else nullcontext() as report:
+            done = asyncio.run(_watched(workload, server, plan, on_record, report, total))
+        try:  # first: what was measured is not lost with a terminal
+            slo_summary.write(summary, done.as_json(**asked(config), url=bare(server.url)))
+        finally:
+            print("\n".join(table(done.summary)))
+            for warning in done.warnings():
+                say(f"pagewire: {warning}")
 
 
 def _forget(record: Record) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pagewire.cli import slo_summary
 from pagewire.cli.slo_origin import origin
 from pagewire.core.config import ConfigError
 from pagewire.core.errors import Overloaded, Unavailable
@@ -88,6 +88,7 @@ def simulate(
         simulator = Simulator(composition, model, workload, config.seed, is_detailed=detailed, duration_s=duration_s)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    slo_summary.try_out(summary)
     tally = Tally(config.warmup_s, duration_s, objectives, is_closed=bool(config.concurrency))
     with ExitStack() as files:
         takers: list[Callable[[Record], None]] = [tally.add]
@@ -107,27 +108,28 @@ def simulate(
         simulator.play(take)
         elapsed_s, cpu_s = time.perf_counter() - started_s, time.process_time() - started_cpu_s
     told = tally.summary(is_cut=simulator.is_cut)
-    print("\n".join(table(told)))
     failed = [*failures(told, details)]
-    for each in failed:
-        say(f"pagewire: {each}")
-    print(
-        f"{composition}: {done} requests, {simulator.now_s:.1f} simulated seconds in {elapsed_s:.1f} s, "
-        f"{cpu_s:.1f} s of CPU: {1e3 * cpu_s / done:.2f} ms a request",
-        file=sys.stderr,
-    )
-    if summary is not None:
-        figures = {
-            **told.as_json(),
-            "warnings": [SIMULATED, *failed],
-            "labels": composition.labels,
-            "composition": dataclasses.asdict(composition),
-            "costs": model.as_json(),
-            "simulated_s": simulator.now_s,
-            "cpu_s": cpu_s,
-            **origin(config),
-        }
-        summary.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    figures = {
+        **told.as_json(),
+        "warnings": [SIMULATED, *failed],
+        "labels": composition.labels,
+        "composition": dataclasses.asdict(composition),
+        "costs": model.as_json(),
+        "simulated_s": simulator.now_s,
+        "cpu_s": cpu_s,
+        **origin(config),
+    }
+    try:  # first: what was found is not lost with a terminal
+        slo_summary.write(summary, figures)
+    finally:
+        print("\n".join(table(told)))
+        for each in failed:
+            say(f"pagewire: {each}")
+        print(
+            f"{composition}: {done} requests, {simulator.now_s:.1f} simulated seconds in {elapsed_s:.1f} s, "
+            f"{cpu_s:.1f} s of CPU: {1e3 * cpu_s / done:.2f} ms a request",
+            file=sys.stderr,
+        )
 
 
 def calibrate(

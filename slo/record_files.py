@@ -65,10 +65,11 @@ def record_file(path: Path) -> Iterator[Callable[[Record], None]]:
     if path.suffix == ".parquet":
         arrow, parquet = _pyarrow("pyarrow"), _pyarrow("pyarrow.parquet")
         rows: list[dict[str, Any]] = []
-        try:
-            yield lambda record: rows.append(row_of(record))
-        finally:
-            parquet.write_table(arrow.Table.from_pylist(rows), path)
+        with path.open("wb") as table:  # now: what cannot be written is known before there is anything to lose
+            try:
+                yield lambda record: rows.append(row_of(record))
+            finally:
+                parquet.write_table(arrow.Table.from_pylist(rows), table)
         return
     with path.open("w", encoding="utf-8") as out:
         yield lambda record: print(json.dumps(row_of(record)), file=out)

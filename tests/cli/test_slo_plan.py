@@ -21,17 +21,17 @@ KINDS = (
 LOAD = ("--rate", "8", "--requests", "20", "--input", "200-400", "--output", "8-16", "--chunk-sizes", "256")
 
 
-async def slo_plan(folder: Path, *flags: str) -> tuple[int | None, str, str]:
+async def slo_plan(folder: Path, *flags: str, stdout: int = asyncio.subprocess.PIPE) -> tuple[int | None, str, str]:
     (folder / "config.json").write_text(json.dumps(MODEL))
     (folder / "kinds.toml").write_text(KINDS)
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-P", "-m", "pagewire.cli.main", "slo", "plan",
         "--model", str(folder), "--devices", str(folder / "kinds.toml"), *flags,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ},
+        stdout=stdout, stderr=asyncio.subprocess.PIPE, env={**os.environ},
     )  # fmt: skip
     async with asyncio.timeout(120):
         out, err = await process.communicate()
-    return process.returncode, out.decode(), err.decode()
+    return process.returncode, (out or b"").decode(), err.decode()
 
 
 async def test_a_plan_is_told_and_written(tmp_path: Path) -> None:
@@ -47,6 +47,14 @@ async def test_a_plan_is_told_and_written(tmp_path: Path) -> None:
     assert (told["colocated"]["colocated"], told["colocated"]["decode_kind"]) == (1, "small")
     assert told["apart"]["price_per_hour"] == 1.0
     assert {each["what"] for each in told["what_if"]} >= {"links half as fast", "prompts twice as long"}
+
+
+async def test_what_was_found_is_written_though_nobody_reads_the_table(tmp_path: Path) -> None:
+    file, (unread, out) = tmp_path / "plan.json", os.pipe()
+    os.close(unread)
+    await slo_plan(tmp_path, *LOAD, "--slo", "ttft=1s", "--max-pods", "1", "--json", str(file), stdout=out)
+    os.close(out)
+    assert json.loads(file.read_text())["chosen"] == "colocated"
 
 
 async def test_where_no_cluster_will_do_the_exit_code_says_so(tmp_path: Path) -> None:

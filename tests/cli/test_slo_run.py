@@ -126,6 +126,33 @@ async def test_what_is_wrong_is_one_line(flags: tuple[str, ...], code: int, said
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.parametrize(("flag", "name"), [("--json", "s.json"), ("--records", "r.jsonl"), ("--records", "r.parquet")])
+async def test_a_file_that_cannot_be_written_is_found_before_the_first_request(
+    tmp_path: Path, flag: str, name: str
+) -> None:
+    async with serving(answer) as stub:
+        code, out, err = await slo_run("--url", stub.url, "--requests", "2", flag, str(tmp_path / "none" / name))
+    assert (code, out, stub.asked) == (1, "", [])
+    assert err == f"pagewire: {tmp_path / 'none' / name}: No such file or directory\n"
+
+
+async def test_a_run_that_cannot_begin_leaves_the_last_ones_figures(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    old.write_text("{}")
+    for file in (old, new):
+        await slo_run("--url", "http://127.0.0.1:9", "--requests", "1", "--json", str(file))
+    assert (old.read_text(), new.exists()) == ("{}", False)
+
+
+@pytest.mark.parametrize("flag", ["--json", "--records"])
+async def test_a_run_that_cannot_be_written_in_the_end_is_told_all_the_same(flag: str) -> None:
+    async with serving(answer) as stub:
+        code, out, err = await slo_run("--url", stub.url, "--requests", "2", "--rate", "100", flag, "/dev/full")
+    assert code == 1
+    assert "2 of 2" in out
+    assert "No space left on device" in err
+
+
 def test_a_command_is_told_without_its_key() -> None:
     told = command_line(["/usr/bin/pagewire", "slo", "run", "--api-key", "hush", "--slo", "ttft=1s", "--api-key=hush"])
     assert told == "pagewire slo run --api-key ... --slo ttft=1s --api-key=..."

@@ -21,15 +21,15 @@ SHEET = ("--flops", "1e13", "--bandwidth", "1e11", "--link", "1e9")
 LOAD = ("--rate", "8", "--requests", "30", "--input", "200-400", "--output", "8-16", "--seed", "3", "--slo", "ttft=1s")
 
 
-async def slo(*flags: str, code: int = 0) -> tuple[str, str]:
+async def slo(*flags: str, code: int = 0, stdout: int = asyncio.subprocess.PIPE) -> tuple[str, str]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-P", "-m", "pagewire.cli.main", "slo", *flags,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ},
+        stdout=stdout, stderr=asyncio.subprocess.PIPE, env={**os.environ},
     )  # fmt: skip
     async with asyncio.timeout(120):
         out, err = await process.communicate()
     assert process.returncode == code, err.decode()
-    return out.decode(), err.decode()
+    return (out or b"").decode(), err.decode()
 
 
 @pytest.fixture
@@ -64,6 +64,19 @@ async def test_what_is_written_says_with_what_and_simulates_the_same_again(costs
     (tmp_path / "again.json").write_text(json.dumps(found["costs"]))
     again, _ = await slo("simulate", "--costs", str(tmp_path / "again.json"), *flags)
     assert again == shown
+
+
+async def test_what_was_simulated_is_written_though_nobody_reads_the_table(costs: Path, tmp_path: Path) -> None:
+    file, (unread, out) = tmp_path / "told.json", os.pipe()
+    os.close(unread)
+    await slo("simulate", "--costs", str(costs), *LOAD, "--json", str(file), stdout=out, code=1)
+    os.close(out)
+    assert json.loads(file.read_text())["requests"] == 30
+
+
+async def test_a_file_that_cannot_be_written_is_found_before_anything_is_simulated(costs: Path, tmp_path: Path) -> None:
+    out, _ = await slo("simulate", "--costs", str(costs), *LOAD, "--json", str(tmp_path / "none" / "s.json"), code=1)
+    assert out == ""
 
 
 async def test_simulated_clusters_are_reported_by_their_pods_and_as_simulated(costs: Path, tmp_path: Path) -> None:
