@@ -19,6 +19,7 @@ from pagewire.slo.tally import summarize
 
 Label = str | int | float
 RATE, PREFILL, DECODE, COLOCATED = "rate", "prefill", "decode", "colocated"
+LOOP, CLOSED, OPEN = "loop", "closed", "open"  # of what was asked
 _PODS = (PREFILL, DECODE, COLOCATED)
 
 
@@ -45,6 +46,11 @@ class Trial:
     def rate_per_s(self) -> float:
         """The rate that was asked, or else that which came."""
         return float(self.labels.get(RATE, self.summary.offered_per_s))
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether its users waited for their answers: then what came is what was carried, and no rate was asked."""
+        return self.workload.get(LOOP) == CLOSED
 
     @property
     def variant(self) -> tuple[tuple[str, Label], ...]:
@@ -104,6 +110,10 @@ class Experiment:
             Series(name=self._variant_name(trials[0]), trials=tuple(sorted(trials, key=lambda each: each.rate_per_s)))
             for trials in found.values()
         ]
+
+    def rated(self) -> list[Series]:
+        """Return the series that were asked at rates: those of no closed loop."""
+        return [each for each in self.series() if not each.trials[0].is_closed]
 
     def questions(self) -> list[Experiment]:
         """Return it once for each question that was asked, with the trials of that one; itself where there is one."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from pagewire.core.document_files import read_object
 from pagewire.core.documents import MAX_WHOLE, real
-from pagewire.slo.experiment import RATE, Experiment, Label, Trial, trial
+from pagewire.slo.experiment import CLOSED, LOOP, OPEN, RATE, Experiment, Label, Trial, trial
 from pagewire.slo.objectives import MEASURES, Objectives
 from pagewire.slo.record_files import read_records
 from pagewire.slo.summary import Window
@@ -110,4 +110,4 @@ def kind_of(workload: Mapping[str, Any]) -> dict[str, str]:
         return {}
     known = {name: value for name, value in WorkloadConfig().as_json().items() if name not in HOW_MUCH}
     told = {name: str(workload.get(name, value)) for name, value in known.items()}
-    return {**told, "loop": "closed" if workload.get("concurrency") else "open"}
+    return {**told, LOOP: CLOSED if workload.get("concurrency") else OPEN}

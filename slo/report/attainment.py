@@ -17,8 +17,8 @@ Curve = tuple[Series, list[RatePoint]]
 
 
 def curves(experiment: Experiment) -> list[Curve]:
-    """Return the points of every series that was tried at two rates or more."""
-    found = [(series, rate_points(series.trials)) for series in experiment.series()]
+    """Return the points of every series that was tried at two rates or more; a closed loop was at none."""
+    found = [(series, rate_points(series.trials)) for series in experiment.rated()]
     return [(series, points) for series, points in found if len(points) > 1]
 
 

@@ -22,7 +22,7 @@ Cells = Mapping[tuple[int, int], tuple[Goodput, Series]]
 def ratio_cells(experiment: Experiment) -> Cells:
     """Return, by (prefill pods, decode pods), the goodput at TARGET of the best series of that composition."""
     found: dict[tuple[int, int], tuple[Goodput, Series]] = {}
-    for series in experiment.series():
+    for series in experiment.rated():
         if PREFILL not in series.labels or DECODE not in series.labels:
             continue
         at = (int(series.labels[PREFILL]), int(series.labels[DECODE]))

@@ -44,7 +44,7 @@ def front(spots: Sequence[Spot]) -> list[Spot]:
 def spots_by_rate(experiment: Experiment) -> dict[float, list[Spot]]:
     """Return the runs of every rate that two series or more were tried at, the front's told."""
     found: dict[float, list[Spot]] = {}
-    for series in experiment.series():
+    for series in experiment.rated():
         for trial in series.trials:
             ttft, tpot = trial.summary.measures["ttft"], trial.summary.measures["tpot"]
             if ttft is not None and tpot is not None:

@@ -24,6 +24,7 @@ def verdict(experiment: Experiment, compared: tuple[str, str, Sequence[Differenc
     questions = experiment.questions()
     if len(questions) > 1:
         said.append(_asked(experiment, questions))
+    said += _left_out(experiment)
     if found:
         for each in questions:
             asked = each.trials[0].asked
@@ -45,6 +46,15 @@ def _asked(experiment: Experiment, questions: Sequence[Experiment]) -> str:
         f"These runs were not all asked the same: {'; '.join(told)}. Each workload and SLO has curves of its own, and "
         "which cluster is better is told within one alone."
     )
+
+
+def _left_out(experiment: Experiment) -> list[str]:
+    closed = sum(trial.is_closed for trial in experiment.trials)
+    if not closed or len(experiment.trials) < 2:
+        return []
+    return [
+        f"No goodput is told of closed loops, which are asked at no rate: {closed} of {len(experiment.trials)} runs."
+    ]
 
 
 def _of_one(name: str, trial: Trial) -> str:

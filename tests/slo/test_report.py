@@ -267,6 +267,26 @@ def test_disaggregated_against_colocated(apart: float, together: float, verdict:
     assert verdict in said(*trials)
 
 
+def test_a_closed_loops_own_throughput_is_no_rate_that_it_was_asked() -> None:
+    """What closed loops carry falls as it is told to be good, so their runs beside each other look like a curve."""
+
+    def asked(prefill: int, **workload: int) -> list[Trial]:
+        made = [made_up_trial(rate, 6.0, seed=rate, parts=False, prefill=prefill, decode=1) for rate in (1, 4, 8)]
+        return [dataclasses.replace(each, workload=kind_of(workload)) for each in made]
+
+    loops = Experiment(title="t", trials=(*asked(1, concurrency=8), *asked(2, concurrency=8)))
+    assert (attainment(loops), ratios(loops), trade_off(loops), curves(loops)) == (None, None, None, [])
+    assert said(*loops.trials).startswith(
+        "No goodput is told of closed loops, which are asked at no rate: 6 of 6 runs."
+    )
+    assert "carries" not in said(*loops.trials)
+    mixed = Experiment(title="t", trials=(*loops.trials, *asked(1, rate=4)))
+    assert [series.name for series, _ in curves(mixed)] == ["1P:1D, loop open"]
+    assert "6 of 9 runs." in said(*mixed.trials)
+    assert "1P:1D, loop open carries" in said(*mixed.trials)
+    assert "closed loops" not in said(*asked(1, rate=4))
+
+
 def test_only_runs_that_are_there_are_compared(swept: Experiment) -> None:
     names = swept.name_of(swept.trials[0]), swept.name_of(swept.trials[4])
     assert report(swept, compared=names).figures[0].slug == "differences"
