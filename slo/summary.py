@@ -60,10 +60,12 @@ class Attainment:
 class Summary:
     """What a window came to. `measures` are by name, with the gaps between parts as "gap"; None where there are none.
 
-    `attained` has each objective by its name; `all_attained` is a request's meeting all of them.
+    `attained` has each objective by its name; `all_attained` is a request's meeting all of them. `ended_s` is when the
+    window was over and every answer to its requests as well.
     """
 
     window: Window
+    ended_s: float
     objectives: Objectives
     requests: int
     failures: Mapping[str, int]
@@ -76,25 +78,31 @@ class Summary:
     short: int
 
     @property
+    def answering_s(self) -> float:
+        """How long it took to answer: of a server that falls behind more than the window, in which it could not."""
+        return self.ended_s - self.window.from_s
+
+    @property
     def offered_per_s(self) -> float:
         """Requests that were due, per second."""
         return self.requests / self.window.length_s
 
     @property
     def goodput_per_s(self) -> float:
-        """Requests that met every objective, per second."""
-        return self.all_attained.good / self.window.length_s
+        """Requests that met every objective, per second in which they were answered."""
+        return self.all_attained.good / self.answering_s
 
     @property
     def output_tokens_per_s(self) -> float:
-        """Tokens of the answers to the window's requests, per second of it."""
-        return self.output_tokens / self.window.length_s
+        """Tokens of the answers to the window's requests, per second in which they were answered."""
+        return self.output_tokens / self.answering_s
 
     def as_json(self) -> dict[str, Any]:
         """Return it as a JSON object; spans in milliseconds, but for the window's seconds."""
         told = {f"{name}_ms": each and asdict(each) for name, each in self.measures.items()}
         return {
             "window": asdict(self.window),
+            "ended_s": self.ended_s,
             "slo_ms": {name: 1e3 * bound_s for name, bound_s in self.objectives.bounds_s.items()},
             "requests": self.requests,
             "failed": sum(self.failures.values()),

@@ -27,7 +27,8 @@ def table(summary: Summary) -> Iterator[str]:
     failed = sum(summary.failures.values())
     yield _row("all met" if summary.attained else "answered", _share(summary.all_attained))
     yield _row("goodput", f"{summary.goodput_per_s:.3g} requests/s of {summary.offered_per_s:.3g} that came")
-    yield _row("requests", f"{summary.requests} in {summary.window.length_s:.1f} s, {failed} failed")
+    spans = f"{summary.window.length_s:.1f} s, answered in {summary.answering_s:.1f} s"
+    yield _row("requests", f"{summary.requests} in {spans}, {failed} failed")
     yield _row("output", f"{summary.output_tokens} tokens, {summary.output_tokens_per_s:.1f}/s")
     cached = "" if summary.cached_tokens is None else f", {summary.cached_tokens / summary.input_tokens:.1%} cached"
     yield _row("input", f"{summary.input_tokens} tokens{cached}")

@@ -76,6 +76,7 @@ class Tally:
             until_s = math.nextafter(self._ended_s if self._is_closed or is_moment else self._last_s, math.inf)
         return Summary(
             window=Window(from_s=self._from_s, until_s=until_s),
+            ended_s=max(until_s, self._ended_s),
             objectives=self._objectives,
             requests=self._requests,
             failures=self._failures,

@@ -60,15 +60,27 @@ def test_a_request_is_good_when_it_meets_all() -> None:
 def test_failed_requests_count_as_not_good() -> None:
     told = summarize(
         [answered(1.0), answered(2.0, ttft_s=9.0), failed(3.0), failed(4.0, "timeout")],
-        Window(from_s=0, until_s=10),
+        Window(from_s=0, until_s=20),
         parse_objectives("ttft=1s,tpot=1s"),
     )
     assert (told.all_attained.good, told.all_attained.total) == (1, 4)
     assert told.attained["tpot"].good == 2
-    assert told.goodput_per_s == pytest.approx(0.1)
+    assert told.goodput_per_s == pytest.approx(0.05)
     assert told.failures == {"http_500": 1, "timeout": 1}
     assert told.measures["ttft"] is not None
     assert told.measures["ttft"].count == 2
+
+
+def test_no_more_is_told_to_be_served_than_a_server_can() -> None:
+    """One that makes 10 tokens a second, and is asked for 100 within 2 s, is told by what it made, not by the 2 s."""
+    records = [answered(0.02 * k, ttft_s=k + 1 - 0.02 * k - 1e-9, gap_s=0.0, tokens=10) for k in range(100)]
+    for window in (Window(from_s=0, until_s=2.0), Window(from_s=0, until_s=1.0)):
+        told = summarize(records, window, parse_objectives("e2e=60m"))
+        assert told.offered_per_s == pytest.approx(50)
+        assert told.goodput_per_s == pytest.approx(1)
+        assert told.output_tokens_per_s == pytest.approx(10)
+    whole = summarize(records, Window(from_s=0, until_s=200.0), parse_objectives("e2e=60m"))
+    assert (whole.goodput_per_s, whole.ended_s) == (0.5, 200.0)
 
 
 def test_without_objectives_an_answer_is_good() -> None:
@@ -230,7 +242,7 @@ def test_as_json_a_summary_has_every_figure() -> None:
         [answered(1.0, ttft_s=0.5), answered(2.0, ttft_s=2.0), failed(3.0)], Window(from_s=0, until_s=10),
         parse_objectives("ttft=1500ms"),
     ).as_json()  # fmt: skip
-    assert told["window"] == {"from_s": 0, "until_s": 10}
+    assert (told["window"], told["ended_s"]) == ({"from_s": 0, "until_s": 10}, 10)
     assert told["slo_ms"] == {"ttft": 1500.0}
     counts = {name: told[name] for name in ("requests", "failed", "failures", "short_answers", "input_tokens")}
     assert counts == {

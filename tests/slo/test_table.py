@@ -11,6 +11,7 @@ from pagewire.slo.table import failures, table
 
 TOLD = Summary(
     window=Window(from_s=5, until_s=25),
+    ended_s=27,
     objectives=parse_objectives("ttft=1.5s,tpot=20ms"),
     requests=10,
     failures={"timeout": 2, "http_500": 1},
@@ -38,9 +39,9 @@ def test_a_table_has_a_row_for_what_was_measured_what_was_met_and_how_much_was_d
         "TTFT <= 1500 ms       90.0%  (95% sure: 59.6% to 98.2%; 9 of 10)",
         "TPOT <= 20 ms         80.0%  (95% sure: 49.0% to 94.3%; 8 of 10)",
         "all met               70.0%  (95% sure: 39.7% to 89.2%; 7 of 10)",
-        "goodput               0.35 requests/s of 0.5 that came",
-        "requests              10 in 20.0 s, 3 failed",
-        "output                110 tokens, 5.5/s",
+        "goodput               0.318 requests/s of 0.5 that came",
+        "requests              10 in 20.0 s, answered in 22.0 s, 3 failed",
+        "output                110 tokens, 5.0/s",
         "input                 640 tokens, 25.0% cached",
     ]
 
