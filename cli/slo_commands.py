@@ -72,7 +72,10 @@ def run(
         Path | None, typer.Option("--tls-key", help="PEM file of that certificate's key", metavar="FILE")
     ] = None,
 ) -> None:
-    """Play a workload against a running server and print what TTFT and TPOT came to, and what share met its SLO."""
+    """Play a workload against a running server and print what TTFT and TPOT came to, and what share met its SLO.
+
+    Exit code 130 where Ctrl-C cut it short; what came until then is told and written all the same.
+    """
     from pagewire.cli import slo_run
     from pagewire.slo.objectives import parse_objectives
     from pagewire.slo.pieces import parse_vocabulary
@@ -93,7 +96,7 @@ def run(
         )  # fmt: skip
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    slo_run.execute(config, server, plan, records=records, summary=summary)
+    sys.exit(slo_run.execute(config, server, plan, records=records, summary=summary))
 
 
 def report(

@@ -24,28 +24,49 @@ from pagewire.slo.workload_config import WorkloadConfig
 from pagewire.slo.workload_source import workload_of
 
 SHOWN_EVERY_S = 0.25
+INTERRUPTED = 130  # 128 and the number of SIGINT, as shells have it
 RECENT = 200  # records whose TTFT is shown while others run
 
 
 def execute(
     config: WorkloadConfig, server: Server, plan: RunPlan, *, records: Path | None, summary: Path | None
-) -> None:
-    """Run it, print the table, and write what was asked for. Raises what `run` does, and OSError.
+) -> int:
+    """Run it, print the table, write what was asked for, and return the exit code: 130 where Ctrl-C cut it short.
 
-    No request is sent where a file cannot be written, and should one fail in the end, the table is there all the same.
+    Raises what `run` does, and OSError. No request is sent where a file cannot be written, and should one fail later,
+    the table is there all the same.
     """
     workload = workload_of(config)
     total = _num_requests(workload, plan)
     slo_summary.try_out(summary)
     with record_file(records) if records is not None else nullcontext(_forget) as on_record:
         with bar(server.url) if sys.stderr.isatty() else nullcontext() as report:
-            done = asyncio.run(_watched(workload, server, plan, on_record, report, total))
+            keep = _Keep(on_record)
+            done = asyncio.run(_watched(workload, server, plan, keep, report, total))
         try:  # first: what was measured is not lost with a terminal
             slo_summary.write(summary, done.as_json(**asked(config), url=bare(server.url)))
         finally:
             print("\n".join(table(done.summary)))
             for warning in done.warnings():
                 say(f"pagewire: {warning}")
+        if keep.error is not None:
+            raise keep.error
+    return 0 if done.left is None else INTERRUPTED
+
+
+class _Keep:
+    """Adds records to a file until that fails once, of which it tells: a full disk does not end what is measured."""
+
+    def __init__(self, add: Callable[[Record], None]) -> None:
+        self._add = add
+        self.error: OSError | None = None
+
+    def __call__(self, record: Record) -> None:
+        if self.error is None:
+            try:
+                self._add(record)
+            except OSError as error:
+                self.error = error
 
 
 def _forget(record: Record) -> None:
@@ -74,7 +95,7 @@ async def _watched(
             watching.append(asyncio.create_task(_show(played, plan, report, total)))
 
     try:
-        return await run(workload, server, plan, on_start=watch, on_record=on_record)
+        return await run(workload, server, plan, on_start=watch, on_record=on_record, may_be_cut_short=True)
     finally:
         for task in watching:
             task.cancel()

@@ -29,10 +29,11 @@ class Played:
     """What happened so far: arrivals that are being played, and the records of requests that ended.
 
     `lags_s` are what timers of this process were late by: while it is busy, it neither sends nor stamps. `is_cut` where
-    there was more to ask than the run had time for.
+    there was more to ask than the run had time for. `left` is how many arrivals were under way when it was cancelled.
     """
 
     running: int = 0
+    left: int = 0
     records: list[Record] = field(default_factory=list)
     lags_s: list[float] = field(default_factory=list)
     is_cut: bool = False
@@ -106,6 +107,9 @@ class Player:
                 self.played.records.append(record)
                 self._on_record(record)
             self.played.is_cut |= session.is_cut
+        except asyncio.CancelledError:
+            self.played.left += 1
+            raise
         finally:
             self.played.running -= 1
 

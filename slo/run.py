@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -87,7 +88,7 @@ class Run:
     """What a run came to. Its records are all there were; its summary is of the steady window.
 
     `counters` is by how much each counter of each pod rose from the run's beginning to its end, warm-up included; empty
-    where nobody looked.
+    where nobody looked. `left` is how many arrivals were under way when it was cut short, None where it was not.
     """
 
     model: str
@@ -95,10 +96,15 @@ class Run:
     summary: Summary
     lags_s: tuple[float, ...]
     counters: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    left: int | None = None
 
     def warnings(self) -> list[str]:
         """Return what makes the figures less than they seem."""
         summary, said = self.summary, []
+        if self.left is not None:
+            said.append(
+                f"the run was cut short: {self.left} arrivals were under way, and their last answers do not count"
+            )
         late, lag = summary.measures["late"], distribution_ms(self.lags_s)
         if late is not None and late.p99 > LATE_MS:
             said.append(f"requests were sent up to {late.max:.0f} ms late (p99 {late.p99:.0f} ms): the client is slow")
@@ -118,6 +124,7 @@ class Run:
             **self.summary.as_json(),
             "client_lag_ms": {"p50": lag.p50, "p99": lag.p99, "max": lag.max} if lag else None,
             "warnings": self.warnings(),
+            "is_cut_short": self.left is not None,
             "model": self.model,
             "requests_in_all": len(self.records),
             "counters": {pod: dict(each) for pod, each in self.counters.items()},
@@ -129,11 +136,12 @@ class Run:
 
 async def run(
     workload: Workload, server: Server, plan: RunPlan, *, on_start: Callable[[Played], None] = lambda played: None,
-    on_record: Callable[[Record], None] = lambda record: None,
+    on_record: Callable[[Record], None] = lambda record: None, may_be_cut_short: bool = False,
 ) -> Run:  # fmt: skip
     """Play a workload; `on_start` is given what grows while it runs.
 
-    Raises Unavailable where nobody answers at all, ValueError where no request was due in the steady window.
+    Where it `may_be_cut_short` and is cancelled, it returns what came until then, if any of that counts. Raises
+    Unavailable where nobody answers at all, ValueError where no request was due in the steady window.
     """
     clock = RunClock()
     wording = Wording(
@@ -143,10 +151,16 @@ async def run(
     async with server.target(clock.now) as target:
         player = Player(workload, target, clock, wording, limits, on_record)
         on_start(player.played)
-        played = await player.play()
+        played, left = player.played, None
+        try:
+            await player.play()
+        except asyncio.CancelledError:
+            if not may_be_cut_short or not any(each.intended_s >= plan.warmup_s for each in played.records):
+                raise
+            left = played.left
         model = target.model
     tally = Tally(plan.warmup_s, plan.duration_s, plan.objectives, is_closed=bool(workload.concurrency))
     for record in played.records:
         tally.add(record)
-    summary = tally.summary(is_cut=played.is_cut)
-    return Run(model=model, records=tuple(played.records), summary=summary, lags_s=tuple(played.lags_s))
+    summary = tally.summary(is_cut=played.is_cut and left is None)
+    return Run(model=model, records=tuple(played.records), summary=summary, lags_s=tuple(played.lags_s), left=left)

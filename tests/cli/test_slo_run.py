@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -142,6 +143,57 @@ async def test_a_run_that_cannot_begin_leaves_the_last_ones_figures(tmp_path: Pa
     for file in (old, new):
         await slo_run("--url", "http://127.0.0.1:9", "--requests", "1", "--json", str(file))
     assert (old.read_text(), new.exists()) == ("{}", False)
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+async def test_what_came_before_an_interrupt_is_told_and_written(tmp_path: Path, ending: str) -> None:
+    silent = asyncio.Event()
+
+    async def first_three(asked: Asked) -> None:
+        if len(stub.asked) > 3:
+            silent.set()
+            await asyncio.sleep(600)
+        await answer(asked)
+
+    async with serving(first_three) as stub:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", "pagewire.cli.main", "slo", "run", "--url", stub.url, "--concurrency", "1",
+            *("--output", "2", "--duration-s", "600", "--records", str(tmp_path / f"s.{ending}")),
+            *("--json", str(tmp_path / "s.json")),
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        async with asyncio.timeout(60):
+            await silent.wait()
+            if ending == "jsonl":  # what is killed leaves its records, too
+                assert len(read_records(tmp_path / "s.jsonl")) == 3
+            process.send_signal(signal.SIGINT)
+            out, err = await process.communicate()
+    assert process.returncode == 130, err
+    assert b"3 of 3" in out
+    assert b"the run was cut short: 1 arrivals were under way" in err
+    told = json.loads((tmp_path / "s.json").read_text())
+    assert (told["requests"], told["is_cut_short"]) == (3, True)
+    assert told["window"]["until_s"] < 600
+    assert len(read_records(tmp_path / f"s.{ending}")) == 3
+
+
+async def test_an_interrupt_before_anything_counts_is_one_as_ever() -> None:
+    asked_for = asyncio.Event()
+
+    async def nothing(asked: Asked) -> None:
+        asked_for.set()
+        await asyncio.sleep(600)
+
+    async with serving(nothing) as stub:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", "pagewire.cli.main", "slo", "run", "--url", stub.url, "--requests", "1",
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        async with asyncio.timeout(60):
+            await asked_for.wait()
+            process.send_signal(signal.SIGINT)
+            out, _ = await process.communicate()
+    assert (process.returncode, out) == (130, b"")
 
 
 @pytest.mark.parametrize("flag", ["--json", "--records"])
