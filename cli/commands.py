@@ -205,11 +205,14 @@ def chat(
     max_tokens: MaxTokens = None,
     temperature: Temperature = None,
 ) -> None:
-    """Talk to the model of a running cluster: one line is one message, Ctrl-C cuts an answer off, Ctrl-D leaves."""
+    """Talk to the model of a running cluster: one line is one message, Ctrl-C cuts an answer off, Ctrl-D leaves.
+
+    Without a terminal the exit code is 1 where an answer failed.
+    """
     from pagewire.cli import talk
 
     client = talk.client_of(url, api_key=api_key, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
-    talk.chat(client, system=system, options=talk.options(model, max_tokens, temperature))
+    sys.exit(talk.chat(client, system=system, options=talk.options(model, max_tokens, temperature)))
 
 
 def complete(

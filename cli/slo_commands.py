@@ -74,7 +74,8 @@ def run(
 ) -> None:
     """Play a workload against a running server and print what TTFT and TPOT came to, and what share met its SLO.
 
-    Exit code 130 where Ctrl-C cut it short; what came until then is told and written all the same.
+    Exit code 1 where no request was answered, 130 where Ctrl-C cut it short; what came until then is told and written
+    all the same.
     """
     from pagewire.cli import slo_run
     from pagewire.slo.objectives import parse_objectives

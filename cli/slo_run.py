@@ -31,10 +31,10 @@ RECENT = 200  # records whose TTFT is shown while others run
 def execute(
     config: WorkloadConfig, server: Server, plan: RunPlan, *, records: Path | None, summary: Path | None
 ) -> int:
-    """Run it, print the table, write what was asked for, and return the exit code: 130 where Ctrl-C cut it short.
+    """Run it, print the table, write what was asked for, and return the exit code.
 
-    Raises what `run` does, and OSError. No request is sent where a file cannot be written, and should one fail later,
-    the table is there all the same.
+    It is 130 where Ctrl-C cut it short, 1 where nothing was answered. Raises what `run` does, and OSError. No request
+    is sent where a file cannot be written, and should one fail later, the table is there all the same.
     """
     workload = workload_of(config)
     total = _num_requests(workload, plan)
@@ -51,7 +51,9 @@ def execute(
                 say(f"pagewire: {warning}")
         if keep.error is not None:
             raise keep.error
-    return 0 if done.left is None else INTERRUPTED
+    if done.left is not None:
+        return INTERRUPTED
+    return 0 if any(record.is_answered for record in done.records) else 1
 
 
 class _Keep:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import json
 import signal
 import sys
@@ -34,8 +35,14 @@ def client_of(
     return Client(url, api_key=api_key, tls=tls if tls.files else None)
 
 
-def chat(connected: Client, *, system: str, options: Options) -> None:
-    """Answer one line after the other, each with all that was said before it; end of input leaves."""
+def chat(connected: Client, *, system: str, options: Options) -> int:
+    """Answer one line after the other, each with all that was said before it; end of input leaves.
+
+    Return the exit code: 1 where an answer failed and nobody was there to see it. Bytes that are no text are U+FFFD.
+    """
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
+    num_failed = 0
     messages = [Message(role="system", content=system)] if system else []
     with connected as client:
         model = client.model_info(options.get("model") or "").model
@@ -46,12 +53,14 @@ def chat(connected: Client, *, system: str, options: Options) -> None:
             say(f"talking to {model}; Ctrl-C cuts an answer off, Ctrl-D leaves")
         for line in _lines():
             messages.append(Message(role="user", content=line))
-            answer = _answer(client, messages, options)
+            answer, is_failed = _answer(client, messages, options)
+            num_failed += is_failed
             if answer.content:
                 messages.append(answer)
             else:
                 # The conversation goes on from before the question that has no answer.
                 messages.pop()
+    return 1 if num_failed and not sys.stdin.isatty() else 0
 
 
 def complete(connected: Client, prompt: str, *, as_json: bool, options: Options) -> None:
@@ -80,12 +89,12 @@ def _lines() -> Iterator[str]:
             yield line.strip()
 
 
-def _answer(client: Client, messages: Sequence[Message], options: Options) -> Message:
-    """Print an answer as it comes and return what came of it before it ended, failed or was cut off.
+def _answer(client: Client, messages: Sequence[Message], options: Options) -> tuple[Message, bool]:
+    """Print an answer as it comes and return what came of it before it ended, failed or was cut off; whether it failed.
 
     Reasoning is shown to people alone, paler, with an empty line behind it.
     """
-    said, thought = "", ""
+    said, thought, is_failed = "", "", False
     shows_reasoning = sys.stdout.isatty()
     try:
         with client.stream(messages, **options) as stream, _interrupt_calls(stream.cancel):
@@ -101,8 +110,9 @@ def _answer(client: Client, messages: Sequence[Message], options: Options) -> Me
         print(" [cut off]", end="")
     except PagewireError as error:
         say(f"pagewire: {error}")
+        is_failed = True
     print(flush=True)
-    return Message(role="assistant", content=said, reasoning=thought)
+    return Message(role="assistant", content=said, reasoning=thought), is_failed
 
 
 @contextlib.contextmanager

@@ -177,6 +177,20 @@ async def test_what_came_before_an_interrupt_is_told_and_written(tmp_path: Path,
     assert len(read_records(tmp_path / f"s.{ending}")) == 3
 
 
+async def test_a_run_of_which_nothing_was_answered_has_failed(tmp_path: Path) -> None:
+    async def fails(asked: Asked) -> None:
+        if len(stub.asked) > 1 or not is_answering:
+            asked.writer.close()
+        else:
+            await answer(asked)
+
+    for is_answering in (False, True):  # one answer of three is a run
+        async with serving(fails) as stub:
+            code, out, _ = await slo_run("--url", stub.url, "--requests", "3", "--rate", "100")
+        assert code == (0 if is_answering else 1)
+        assert f"{int(is_answering)} of 3" in out
+
+
 async def test_an_interrupt_before_anything_counts_is_one_as_ever() -> None:
     asked_for = asyncio.Event()
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 from scripted_server import Context, Responses, ScriptedServer, echo, scripted_server
 
+from pagewire.core.errors import InvalidRequest
 from pagewire.protos import inference_pb2
 
 ON_TERMINAL = "import os, sys; os.login_tty(0); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
@@ -130,3 +131,22 @@ def test_reasoning_is_shown_paler_and_goes_back_with_its_answer(
     command = [sys.executable, "-P", "-m", "pagewire.cli.main", "chat", "--url", url]
     done = subprocess.run(command, input="hello\n", capture_output=True, text=True, timeout=60)
     assert done.stdout == "It is\n", "what is piped is the answer"
+
+
+def test_without_a_terminal_an_answer_that_failed_is_in_the_exit_code(server: tuple[ScriptedServer, str]) -> None:
+    scripted, url = server
+    command = [sys.executable, "-P", "-m", "pagewire.cli.main", "chat", "--url", url]
+    scripted.failing(1, InvalidRequest("too long", field="max_tokens"))
+    done = subprocess.run(command, input="hello\nagain\n", capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "too long" in done.stderr
+    assert len(scripted.requests) == 2, "the lines behind it are asked all the same"
+
+
+def test_bytes_that_are_no_text_are_replaced(server: tuple[ScriptedServer, str]) -> None:
+    scripted, url = server
+    command = [sys.executable, "-P", "-m", "pagewire.cli.main", "chat", "--url", url]
+    environ = {**os.environ, "PYTHONUTF8": "0", "LC_ALL": "C.UTF-8", "PYTHONIOENCODING": "utf-8:strict"}
+    done = subprocess.run(command, input=b"caf\xe9 noir\n", capture_output=True, timeout=60, env=environ)
+    assert done.returncode == 0, done.stderr
+    assert [each.content for each in scripted.requests[-1].chat.messages] == ["caf\ufffd noir"]
