@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pagewire.slo.cost_model import CostModel
     from pagewire.slo.record import Record
 
+ROUTER, ROUNDS, EFFICIENCY = "127.0.0.1:50050", 3, 0.6  # of `calibrate`, where nothing else is said
 SIMULATED = "simulated: no cluster was asked, and the figures are as good as the cost model is"
 Costs = Annotated[Path, typer.Option("--costs", help="cost model that `pagewire slo calibrate` wrote", metavar="FILE")]
 
@@ -136,8 +137,8 @@ def calibrate(
     output: Annotated[Path, typer.Option("--output", help="cost model to write", metavar="FILE")],
     url: Annotated[
         str, typer.Option("--url", help="gRPC address of the router of an idle cluster", metavar="HOST:PORT")
-    ] = "127.0.0.1:50050",
-    rounds: Annotated[int, typer.Option("--rounds", help="how often everything is measured", min=1)] = 3,
+    ] = ROUTER,
+    rounds: Annotated[int, typer.Option("--rounds", help="how often everything is measured", min=1)] = ROUNDS,
     model: Annotated[
         Path | None,
         typer.Option("--model", help="model by name, its folder or config.json, for a roofline", metavar="MODEL"),
@@ -145,7 +146,7 @@ def calibrate(
     flops: Annotated[float, typer.Option("--flops", help="peak FLOP/s of a device; makes it a roofline")] = 0.0,
     bandwidth: Annotated[float, typer.Option("--bandwidth", help="bytes/s of its memory")] = 0.0,
     link: Annotated[float, typer.Option("--link", help="bytes/s between two pods")] = 0.0,
-    efficiency: Annotated[float, typer.Option("--efficiency", help="share of both peaks that is reached")] = 0.6,
+    efficiency: Annotated[float, typer.Option("--efficiency", help="share of both peaks that is reached")] = EFFICIENCY,
     api_key: Annotated[
         str,
         typer.Option("--api-key", envvar="PAGEWIRE_API_KEY", help="an operator's key, where keys are asked for"),
@@ -165,9 +166,12 @@ def calibrate(
     from pagewire.slo.calibrate import summary_lines
     from pagewire.slo.roofline import Device, roofline, sheet_lines
 
+    has_sheet = model is not None or flops or bandwidth or link or efficiency != EFFICIENCY
+    if has_sheet and (url != ROUTER or rounds != ROUNDS or tls_ca is not None):
+        raise ConfigError("a roofline is made of a data sheet: it asks no cluster by --url, --rounds or --tls-ca")
     try:
-        if flops:
-            if model is None or not bandwidth or not link:
+        if has_sheet:
+            if model is None or not flops or not bandwidth or not link:
                 raise ConfigError("a roofline takes --model, --flops, --bandwidth and --link")
             device = Device(flops=flops, bandwidth=bandwidth, efficiency=efficiency)
             costs = roofline(read_model(model), device, link_bytes_per_s=link)

@@ -9,6 +9,8 @@ from typing import Any, Literal
 from pagewire.core.config import ConfigError, setting
 from pagewire.slo.made_up import Lengths, parse_lengths
 
+MADE_UP = ("input", "output", "prefix_share", "prefix_depth", "prefix_branches", "turns", "later_input")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadConfig:
@@ -57,8 +59,23 @@ class WorkloadConfig:
             raise ConfigError("arrivals is recorded, and there is no trace")
         if self.concurrency and (self.rate or self.arrivals != "auto"):
             raise ConfigError("concurrency is a closed loop, which has no rate and no arrivals")
+        self._refuse_what_cannot_apply()
         if self.duration_s and self.warmup_s >= self.duration_s:
             raise ConfigError(f"warmup_s is {self.warmup_s:g}, not below duration_s, {self.duration_s:g}")
+
+    def _refuse_what_cannot_apply(self) -> None:
+        known = WorkloadConfig.__dataclass_fields__
+        for names, applies, why in (
+            (MADE_UP, not self.trace, "of requests that are made up, and these come from a trace"),
+            (("trace_format",), self.trace, "of a trace, and there is none"),
+            (("burst_cv",), self.arrivals == "gamma", f"of gamma arrivals, and arrivals is {self.arrivals}"),
+            (("prefix_depth", "prefix_branches"), self.prefix_share, "of a common prefix, and prefix_share is 0"),
+            (("later_input",), self.turns.high > 1, "of later turns, and turns is 1"),
+            (("think_s",), self.trace or self.turns.high > 1, "between turns, and turns is 1"),
+        ):
+            for name in names:
+                if not applies and getattr(self, name) != known[name].default:
+                    raise ConfigError(f"{name} is {why}")
 
     def as_json(self) -> dict[str, Any]:
         """Return the settings by name, as a file would say them, with those that a subclass adds."""

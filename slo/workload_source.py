@@ -68,8 +68,10 @@ def _timed(config: WorkloadConfig, workload: Workload) -> Workload:
 
 
 def _recorded(config: WorkloadConfig) -> Workload:
-    path, seed = _path(config), config.seed
-    match _format(config):
+    path, seed, kind = _path(config), config.seed, _format(config)
+    if config.think_s and kind != "sharegpt":
+        raise ConfigError(f"think_s is of recordings without times: {kind} has its own")
+    match kind:
         case "mooncake":
             return read_mooncake(path, seed=seed)
         case "azure":

@@ -124,6 +124,11 @@ async def test_why_simulated_requests_failed_is_said(costs: Path, tmp_path: Path
 async def test_what_is_missing_of_a_data_sheet_is_named(tmp_path: Path) -> None:
     _, said = await slo("calibrate", "--flops", "1e12", "--output", str(tmp_path / "costs.json"), code=2)
     assert "--bandwidth" in said
+    half = ("--model", "nobodys", "--bandwidth", "1e11", "--link", "1e9")  # which is no wish to measure a cluster
+    _, said = await slo("calibrate", *half, "--output", str(tmp_path / "costs.json"), code=2)
+    assert "--flops" in said
+    _, said = await slo("calibrate", *SHEET, "--rounds", "9", "--output", str(tmp_path / "costs.json"), code=2)
+    assert "--rounds" in said
     _, said = await slo("calibrate", "--model", "nobodys", *SHEET, "--output", str(tmp_path / "costs.json"), code=1)
     assert "nobodys" in said
 

@@ -164,6 +164,7 @@ async def test_fresh_clusters_serve_one_probe_each(tmp_path: Path) -> None:
 def test_no_rate_is_tried_that_a_recording_is_too_short_for() -> None:
     """The one in question has 200 arrivals."""
     told = {**TOLD, "trace": "sample:azure", "arrivals": "auto", "duration_s": 50.0}
+    del told["input"]
     asked = SweepConfig(**told, rate=30.0)
     assert within_recording(CONFIG) is CONFIG
     assert within_recording(asked) == dataclasses.replace(asked, rate=4.0, highest_rate=4.0)
