@@ -97,6 +97,11 @@ class Summary:
         """Tokens of the answers to the window's requests, per second in which they were answered."""
         return self.output_tokens / self.answering_s
 
+    @property
+    def cached_share(self) -> float | None:
+        """Share of the prompts' tokens that the server had cached, None where it does not say."""
+        return None if self.cached_tokens is None else self.cached_tokens / max(1, self.input_tokens)
+
     def as_json(self) -> dict[str, Any]:
         """Return it as a JSON object; spans in milliseconds, but for the window's seconds."""
         told = {f"{name}_ms": each and asdict(each) for name, each in self.measures.items()}

@@ -30,7 +30,7 @@ def table(summary: Summary) -> Iterator[str]:
     spans = f"{summary.window.length_s:.1f} s, answered in {summary.answering_s:.1f} s"
     yield _row("requests", f"{summary.requests} in {spans}, {failed} failed")
     yield _row("output", f"{summary.output_tokens} tokens, {summary.output_tokens_per_s:.1f}/s")
-    cached = "" if summary.cached_tokens is None else f", {summary.cached_tokens / summary.input_tokens:.1%} cached"
+    cached = "" if summary.cached_share is None else f", {summary.cached_share:.1%} cached"
     yield _row("input", f"{summary.input_tokens} tokens{cached}")
 
 

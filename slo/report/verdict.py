@@ -13,6 +13,7 @@ from pagewire.slo.report.figure import percent
 
 TARGET = TARGETS[0]
 AT = percent(TARGET, 0)
+CACHED_ALIKE = 0.1  # of prompt tokens: by how much two runs may differ in what was cached, and nothing is said
 
 
 def verdict(experiment: Experiment, compared: tuple[str, str, Sequence[Difference]] | None = None) -> list[str]:
@@ -31,7 +32,7 @@ def verdict(experiment: Experiment, compared: tuple[str, str, Sequence[Differenc
             said += _against_colocated([curve for curve in found if curve[0].trials[0].asked == asked])
         said += _carried(found)
     if compared is not None:
-        said += _compared(*compared)
+        said += [*_compared(*compared), *_cached(experiment, compared[0], compared[1])]
     if len(experiment.trials) <= 2:
         said += [_of_one(experiment.name_of(trial), trial) for trial in experiment.trials]
     elif not found:
@@ -131,6 +132,17 @@ def _compared(first: str, second: str, found: Sequence[Difference]) -> list[str]
     ]
     rest = "" if len(apart) == len(found) else " Of the rest no difference can be told."
     return [f"{second} against {first}: {'; '.join(said)}.{rest}"]
+
+
+def _cached(experiment: Experiment, first: str, second: str) -> list[str]:
+    by_name = {experiment.name_of(trial): trial.summary.cached_share for trial in experiment.trials}
+    one, other = by_name[first], by_name[second]
+    if one is None or other is None or abs(other - one) <= CACHED_ALIKE:
+        return []
+    return [
+        f"The server had {percent(one)} of {first}'s prompt tokens in its prefix cache and {percent(other)} of "
+        f"{second}'s: that alone may be why they differ."
+    ]
 
 
 def _amount(each: Difference) -> str:

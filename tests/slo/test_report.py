@@ -245,6 +245,20 @@ def test_two_runs_that_do_not_differ() -> None:
     assert "No difference between before and after can be told." in said(one, dataclasses.replace(one, name="after"))
 
 
+def test_runs_that_differ_in_what_was_cached_are_told_to() -> None:
+    """The second of two runs of one seed finds the prompts of the first where the server keeps them."""
+
+    def cached(name: str, tokens: int | None) -> Trial:
+        records = [record(k, k, 0.1, (0.01,), cached_tokens=tokens) for k in range(100)]
+        window = Window(from_s=0, until_s=100)
+        return trial(records, window, parse_objectives("ttft=1s"), labels={}, name=name)
+
+    told = "had 0.0 % of first's prompt tokens in its prefix cache and 75.0 % of again's: that alone may be why"
+    assert told in said(cached("first", 0), cached("again", 48))
+    assert "prefix cache" not in said(cached("first", 0), cached("again", 6))
+    assert "prefix cache" not in said(cached("first", None), cached("again", 48))
+
+
 @pytest.mark.parametrize(
     ("apart", "together", "verdict"),
     [
