@@ -368,6 +368,20 @@ def test_redis_is_a_dependency_that_comes_with_the_chart(tmp_path: Path) -> None
         ({"edge": {"clientCa": "callers"}}, "edge.existingSecret or tls.existingSecret"),
         ({"poolDefaults": {"settings": {"adapter": [1]}}}, "adapter"),
         ({"rooter": {}}, "'rooter' not allowed"),
+        ({"pools": {"decode": None}}, "no pool decodes"),
+        ({"pools": {"prefill": {"model": "/models/other"}}}, "/models/other of the pool prefill is none of models"),
+        (
+            {"router": {"autoscaling": {"minReplicas": 9}}},
+            "autoscaling of router: minReplicas 9 is above maxReplicas 8",
+        ),
+        (
+            {
+                "pools": {"decode": {"autoscaling": {"minReplicas": 9}}},
+                "keda": {"enabled": True},
+                "monitors": {"enabled": True},
+            },
+            "autoscaling of decode: minReplicas 9",
+        ),
     ],
 )
 def test_values_that_cannot_be_are_refused_by_name(values: dict[str, Any], said: str) -> None:

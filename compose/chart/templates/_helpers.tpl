@@ -30,6 +30,28 @@ helm.sh/chart: {{ printf "%s-%s" (index . 0).Chart.Name (index . 0).Chart.Versio
 {{- toJson $pool -}}
 {{- end -}}
 
+{{/* Refuses pools of a model that no router knows, and a cluster that could not answer. */}}
+{{- define "pagewire.checkPools" -}}
+{{- $root := . -}}
+{{- $decoded := list -}}
+{{- range $name, $given := .Values.pools -}}
+{{- $pool := include "pagewire.pool" (list $root $given) | fromJson -}}
+{{- if not (has $pool.model $root.Values.models) -}}
+{{- fail (printf "the model %s of the pool %s is none of models" $pool.model $name) -}}
+{{- end -}}
+{{- if ne $pool.role "prefill" }}{{ $decoded = append $decoded $name }}{{ end -}}
+{{- end -}}
+{{- if not $decoded }}{{ fail "no pool decodes: it takes one whose role is decode or colocated" }}{{ end -}}
+{{- end -}}
+
+{{/* The bounds of a scale, checked: a list of whose they are and its autoscaling. */}}
+{{- define "pagewire.checkScale" -}}
+{{- $scaling := index . 1 -}}
+{{- if gt (int $scaling.minReplicas) (int $scaling.maxReplicas) -}}
+{{- fail (printf "autoscaling of %s: minReplicas %d is above maxReplicas %d" (index . 0) (int $scaling.minReplicas) (int $scaling.maxReplicas)) -}}
+{{- end -}}
+{{- end -}}
+
 {{/* What metrics_tls of a pool means: a list of the context and the pool with its defaults. */}}
 {{- define "pagewire.metricsTls" -}}
 {{- $told := dig "metrics_tls" "auto" (index . 1).settings -}}
