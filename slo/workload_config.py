@@ -64,14 +64,12 @@ class WorkloadConfig:
             raise ConfigError(f"warmup_s is {self.warmup_s:g}, not below duration_s, {self.duration_s:g}")
 
     def _refuse_what_cannot_apply(self) -> None:
+        """Refuse what was given in vain; not what a share of 0 or one turn leaves idle: these are baselines."""
         known = WorkloadConfig.__dataclass_fields__
         for names, applies, why in (
             (MADE_UP, not self.trace, "of requests that are made up, and these come from a trace"),
             (("trace_format",), self.trace, "of a trace, and there is none"),
             (("burst_cv",), self.arrivals == "gamma", f"of gamma arrivals, and arrivals is {self.arrivals}"),
-            (("prefix_depth", "prefix_branches"), self.prefix_share, "of a common prefix, and prefix_share is 0"),
-            (("later_input",), self.turns.high > 1, "of later turns, and turns is 1"),
-            (("think_s",), self.trace or self.turns.high > 1, "between turns, and turns is 1"),
         ):
             for name in names:
                 if not applies and getattr(self, name) != known[name].default:

@@ -39,12 +39,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
         assert cluster.stop() == 0
 
 
-def slo_run(folder: Path, url: str, *flags: str) -> tuple[str, dict[str, Any], Path]:
+def slo_run(folder: Path, url: str, *flags: str, code: int = 0) -> tuple[str, dict[str, Any], Path]:
     """Return the table, the summary and where the records are."""
     command = [sys.executable, "-P", "-m", "pagewire.cli.main", "slo", "run", "--url", url, *WORKLOAD, *flags]
     command += ["--json", str(folder / "run.json"), "--records", str(folder / "run.jsonl")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == code, done.stderr
     return done.stdout, json.loads((folder / "run.json").read_text()), folder / "run.jsonl"
 
 
@@ -75,7 +75,7 @@ def test_a_chat_is_answered(cluster: LiveCluster, tmp_path: Path) -> None:
 
 
 def test_what_a_server_refuses_is_told(cluster: LiveCluster, tmp_path: Path) -> None:
-    shown, told, _ = slo_run(tmp_path, cluster.http, "--input", "500")
+    shown, told, _ = slo_run(tmp_path, cluster.http, "--input", "500", code=1)
     assert told["attainment"]["good"] == 0
     assert told["failures"] == {"http_400": 12}
     assert "0 of 12" in shown
