@@ -20,7 +20,7 @@ from pagewire.engine.in_place import Completion
 
 pytestmark = pytest.mark.cluster
 
-LONG = 300
+LONG = 420  # what is left of it when a pod is told to go takes far longer than it may drain
 PROMPT = [1, 2, 3, 4, 5, 6, 7] * 12
 FLAGS = ("--dtype", "float32", "--kv-memory", "16MiB", "--chunk-size", "40", "--drain-s", "0.1")
 FEW: dict[str, Any] = {"allowed_token_ids": [5, 9, 11, 30]}  # so that it says again what it said before
