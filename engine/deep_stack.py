@@ -11,15 +11,17 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+from pagewire.core.errors import Overloaded
+
 T = TypeVar("T")
 
-STACK_BYTES = 256 << 20  # of addresses; memory is taken as it is touched
+STACK_BYTES = 64 << 20  # of addresses; memory is taken as it is touched
 
 _starting = threading.Lock()  # the size is the process's
 
 
 def on_deep_stack(call: Callable[[], T]) -> T:
-    """Return what `call` returns, from a thread whose stack has STACK_BYTES."""
+    """Return what `call` returns, from a thread whose stack has STACK_BYTES; raises Overloaded where none can begin."""
     outcome: Future[T] = Future()
 
     def run() -> None:
@@ -33,6 +35,8 @@ def on_deep_stack(call: Callable[[], T]) -> T:
         before = threading.stack_size(STACK_BYTES)
         try:
             thread.start()
+        except RuntimeError as error:  # no thread more, or no addresses for its stack
+            raise Overloaded(f"nothing can be compiled now: {error}", retry_after_s=1.0) from error
         finally:
             threading.stack_size(before)
     return outcome.result()
