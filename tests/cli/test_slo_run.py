@@ -8,7 +8,8 @@ import os
 import re
 import signal
 import sys
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,15 @@ async def test_a_run_that_cannot_begin_leaves_the_last_ones_figures(tmp_path: Pa
     assert (old.read_text(), new.exists()) == ("{}", False)
 
 
+@asynccontextmanager
+async def begun(*flags: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A `slo run` under way, for a minute at most."""
+    command = (sys.executable, "-P", "-m", "pagewire.cli.main", "slo", "run", *flags)
+    pipe = asyncio.subprocess.PIPE
+    async with asyncio.timeout(60):
+        yield await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
+
+
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])
 async def test_what_came_before_an_interrupt_is_told_and_written(tmp_path: Path, ending: str) -> None:
     silent = asyncio.Event()
@@ -155,19 +165,18 @@ async def test_what_came_before_an_interrupt_is_told_and_written(tmp_path: Path,
             await asyncio.sleep(600)
         await answer(asked)
 
-    async with serving(first_three) as stub:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "pagewire.cli.main", "slo", "run", "--url", stub.url, "--concurrency", "1",
-            *("--output", "2", "--duration-s", "600", "--records", str(tmp_path / f"s.{ending}")),
-            *("--json", str(tmp_path / "s.json")),
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        async with asyncio.timeout(60):
-            await silent.wait()
-            if ending == "jsonl":  # what is killed leaves its records, too
-                assert len(read_records(tmp_path / "s.jsonl")) == 3
-            process.send_signal(signal.SIGINT)
-            out, err = await process.communicate()
+    async with (
+        serving(first_three) as stub,
+        begun(
+            *("--url", stub.url, "--concurrency", "1", "--output", "2", "--duration-s", "600"),
+            *("--records", str(tmp_path / f"s.{ending}"), "--json", str(tmp_path / "s.json")),
+        ) as process,
+    ):
+        await silent.wait()
+        if ending == "jsonl":  # what is killed leaves its records, too
+            assert len(read_records(tmp_path / "s.jsonl")) == 3
+        process.send_signal(signal.SIGINT)
+        out, err = await process.communicate()
     assert process.returncode == 130, err
     assert b"3 of 3" in out
     assert b"the run was cut short: 1 arrivals were under way" in err
@@ -198,15 +207,10 @@ async def test_an_interrupt_before_anything_counts_is_one_as_ever() -> None:
         asked_for.set()
         await asyncio.sleep(600)
 
-    async with serving(nothing) as stub:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "pagewire.cli.main", "slo", "run", "--url", stub.url, "--requests", "1",
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        async with asyncio.timeout(60):
-            await asked_for.wait()
-            process.send_signal(signal.SIGINT)
-            out, _ = await process.communicate()
+    async with serving(nothing) as stub, begun("--url", stub.url, "--requests", "1") as process:
+        await asked_for.wait()
+        process.send_signal(signal.SIGINT)
+        out, _ = await process.communicate()
     assert (process.returncode, out) == (130, b"")
 
 
