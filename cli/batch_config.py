@@ -38,6 +38,9 @@ class BatchConfig:
     host_kv_memory: int = setting(
         0, help="host memory that takes what is evicted from the KV pool, 0 for none", unit="bytes", parse=parse_bytes
     )
+    host_kv_dir: str = setting(
+        "", help="folder for host_kv_memory to lie in as a file, which the next run on it takes over"
+    )
     prefix_caching: bool = setting(True, help="reuse the KV of beginnings that prompts share; off: compute all")
     chunk_size: int = setting(
         0, help="largest part of a prompt computed in one step; 0: 512 on a CPU, 2,048 on a GPU", unit="tokens"

@@ -25,6 +25,7 @@ import httpx
 from pagewire.cli import priority, valkey
 from pagewire.cli.child import Child
 from pagewire.cli.cluster_config import ClusterConfig
+from pagewire.cli.cluster_secret import cluster_secret
 from pagewire.cli.cluster_tls import POD, ClusterTls
 from pagewire.cli.flags import variables
 from pagewire.cli.progress import say
@@ -37,9 +38,9 @@ KILL_MARGIN_S = 5.0
 POD_SETTINGS = (
     "device", "dtype", "weight_dtype", "adapter", "kv_dtype", "block_size", "chunk_size", "kv_memory",
     "max_num_batched_tokens", "max_num_seqs", "max_model_len", "lease_s", "transfer_timeout_s", "transports",
-    "prefix_fetch", "layer_groups", "kv_order", "host_kv_memory", "prefix_caching", "pin_prefix", "pin_share",
-    "deterministic", "scheduling", "preemption", "speculative_tokens", "tensor_parallel", "step_target_ms",
-    "brownout", "brownout_max_tokens", "redis_ca", "redis_cert", "redis_key", "otlp_endpoint",
+    "prefix_fetch", "layer_groups", "kv_order", "host_kv_memory", "host_kv_dir", "prefix_caching", "pin_prefix",
+    "pin_share", "deterministic", "scheduling", "preemption", "speculative_tokens", "tensor_parallel",
+    "step_target_ms", "brownout", "brownout_max_tokens", "redis_ca", "redis_cert", "redis_key", "otlp_endpoint",
 )  # fmt: skip
 ROUTER_SETTINGS = (
     "policy", "prefill_mode", "api_keys", "workers", "redis_ca", "redis_cert", "redis_key", "slo_ttft_s", "slo_gap_s",
@@ -121,7 +122,7 @@ class Cluster:
             say("starting Valkey")
             server, redis = await valkey.start(scratch)
             self._children.append(server)
-        secret = secrets.token_hex(32)
+        secret = cluster_secret(config.host_kv_dir)
         say(f"starting {', '.join(config.pods)} and a router on {self._model}; logs in {logs}")
         pods = [await self._start_pod(pod, role, redis, secret, logs) for pod, role in config.pods.items()]
         router = await self._start_router(redis, secret, logs)

@@ -83,6 +83,9 @@ class ClusterConfig:
     host_kv_memory: int | None = setting(
         None, help="host memory of each pod for blocks that its pool evicts", unit="bytes", parse=parse_bytes
     )
+    host_kv_dir: str | None = setting(
+        None, help="folder for host_kv_memory to lie in as files, which the next cluster on it takes over"
+    )
     prefix_caching: bool | None = setting(None, help="reuse the KV of beginnings that prompts share")
     pin_prefix: str | None = setting(None, help="TOML file of named prefixes that each pod keeps, never evicted")
     pin_share: float | None = setting(None, help="largest part of a KV pool that pinned prefixes may take, 0 to 1")
@@ -112,6 +115,8 @@ class ClusterConfig:
             raise ValueError("prefill, decode and colocated are counts: none may be negative")
         if self.colocated == 0 and self.decode < 1:
             raise ValueError("a cluster needs at least one decode or colocated pod")
+        if self.host_kv_dir and not self.host_kv_memory:
+            raise ValueError("host_kv_dir: host_kv_memory says how large the files in it are; set it")
         if self.preemption == "swap" and not self.host_kv_memory:
             raise ValueError("preemption swap needs host memory to swap to: set host_kv_memory")
         if self.transports is not None:

@@ -18,6 +18,8 @@ from pagewire.core.fingerprint import Fingerprint
 from pagewire.core.heap import give_back
 from pagewire.core.kv_layout import BlockOrder, KVLayout
 from pagewire.core.messages import Role
+from pagewire.core.own_version import own_version
+from pagewire.engine.block_file import BlockFile
 from pagewire.engine.block_lives import BlockLives
 from pagewire.engine.block_mover import BlockMover
 from pagewire.engine.block_pool import BlockPool
@@ -77,16 +79,24 @@ class Engine:
     runner: ModelRunner
     grammars: Grammars
     ranks: RankGroup | None = None  # the others, where there are any
+    file: BlockFile | None = None  # where host memory lies in one
 
     def watch(self, on_lost: Callable[[int], None]) -> None:
         """Have `on_lost` told, from a thread, of a rank that ends before `close`."""
         if self.ranks is not None:
             self.ranks.watch(on_lost)
 
+    def keep_cache(self) -> None:
+        """Leave what is cached to the next engine, where host memory outlives this one; nothing runs any more."""
+        if self.file is not None:
+            log.info("%s: keeps %d blocks", self.file.path, self.loop.park_cache())
+
     def close(self) -> None:
-        """End the other ranks, if there are any."""
+        """End the other ranks, if there are any, and let go of the file of host memory."""
         if self.ranks is not None:
             self.ranks.close()
+        if self.file is not None:
+            self.file.close()
 
 
 def resolve_dtype(name: str, device: torch.device = CPU) -> str:
@@ -149,12 +159,14 @@ def _assemble(
 
     terms = terms_in(config.role)  # refused before the weights are read
     backend = backend or backend_for(device)
-    mover = _mover(config, cache, num_slots, backend)
     ranks, model = _load(config, folder, architecture, cache, backend, pool_fd, failed)
     give_back()  # weights as they were read, before they were laid out
     arithmetic = model.arithmetic if config.deterministic else ""
     if config.deterministic and not arithmetic:
         raise ValueError(f"deterministic: {_why_not_deterministic(architecture, backend)}")
+    fingerprint = _fingerprint(config, folder, cache, max_model_len, arithmetic)
+    file = _block_file(config, fingerprint, dtype, num_slots, cache, failed)
+    mover = _mover(config, cache, num_slots, backend, file)
     roles, refused_roles = roles_of(terms_in)
     layer_groups = config.layer_groups or _layer_groups(layout, device, config.tensor_parallel)
     grammars = Grammars(folder.path / "tokenizer.json", architecture.vocab_size, eos_token_ids)
@@ -168,7 +180,7 @@ def _assemble(
     preemption = Preemption(PreemptionMode(config.preemption) if config.prefix_caching else PreemptionMode.RECOMPUTE)
     drafted = config.speculative_tokens
     scheduler = Scheduler(
-        BlockPool(cache.num_blocks, num_slots, lives=BlockLives(clock), caches=config.prefix_caching),
+        BlockPool(cache.num_blocks, num_slots, lives=BlockLives(clock), caches=config.prefix_caching, kept=file),
         terms.limits,
         terms.policy,
         policy_named(config.scheduling),
@@ -178,7 +190,7 @@ def _assemble(
     ready = EngineReady(
         layout=layout,
         num_blocks=cache.num_blocks,
-        fingerprint=_fingerprint(config, folder, cache, max_model_len, arithmetic),
+        fingerprint=fingerprint,
         eos_token_ids=folder.eos_token_ids,
         vocab_size=architecture.vocab_size,
         layer_groups=layer_groups,
@@ -195,8 +207,9 @@ def _assemble(
         launcher=runner if graphs is not None else None, rehearses=device.type == "cpu",
     )  # fmt: skip
     return Engine(
-        loop=loop, cache=cache, ready=ready, scheduler=scheduler, runner=runner, grammars=grammars, ranks=ranks
-    )
+        loop=loop, cache=cache, ready=ready, scheduler=scheduler, runner=runner, grammars=grammars, ranks=ranks,
+        file=file,
+    )  # fmt: skip
 
 
 def device_named(name: str) -> torch.device:
@@ -297,10 +310,41 @@ def _max_model_len(config: EngineConfig, architecture: Architecture) -> int:
     return longest
 
 
-def _mover(config: EngineConfig, cache: KVCache, num_slots: int, backend: Backend) -> BlockMover:
+def _block_file(
+    config: EngineConfig,
+    fingerprint: Fingerprint,
+    dtype: str,
+    num_slots: int,
+    cache: KVCache,
+    failed: contextlib.ExitStack,
+) -> BlockFile | None:
+    """Return the file in which host memory is to lie, if it is to; `failed` lets go of it. Raises ValueError."""
+    if not config.host_kv_dir:
+        return None
+    if num_slots < 2:  # one is for what changes places
+        raise ValueError(
+            f"host_kv_memory_bytes {config.host_kv_memory_bytes}: a file in host_kv_dir is of two blocks at least"
+        )
+    folder, part_bytes = Path(config.host_kv_dir), cache.layout.part(len(cache.parts)).block_bytes
+    # Whoever says the same has the same names for the same blocks; another version might compute them otherwise.
+    said = (fingerprint.model_digest, fingerprint.kv_fingerprint, fingerprint.hash_version, fingerprint.arithmetic)
+    owner = " ".join(map(str, (*said, dtype, own_version())))
+    try:
+        file = BlockFile.take(folder, owner, num_slots, [part_bytes] * len(cache.parts))
+    except (OSError, OverflowError) as error:
+        size = num_slots * cache.layout.block_bytes
+        raise ValueError(f"host_kv_dir {folder}: no file of {size} bytes can lie there: {error}") from error
+    failed.callback(file.close)
+    log.info("%s: host memory of %d blocks, %d of an earlier engine", file.path, num_slots, len(file.blocks()))
+    return file
+
+
+def _mover(
+    config: EngineConfig, cache: KVCache, num_slots: int, backend: Backend, file: BlockFile | None
+) -> BlockMover:
     """Return what copies blocks, with the host memory that was asked for; raises ValueError where there is less."""
     try:
-        return BlockMover(cache.parts, num_slots, backend)
+        return BlockMover(cache.parts, num_slots, backend, file)
     except (RuntimeError, TypeError) as error:  # torch has no other words for it, the second beyond 2^63 blocks
         asked = config.host_kv_memory_bytes
         raise ValueError(f"host_kv_memory_bytes {asked}: there is no room for as many bytes here") from error

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
+from pagewire.engine.block_file import BlockFile
 from pagewire.engine.kv_cache import on_device
 from pagewire.engine.moves import Move, Way
 from pagewire.kernels.backend import Backend
@@ -19,13 +20,25 @@ MAX_BLOCKS_AT_ONCE = 64  # bounds the temporary that a copy goes through
 
 
 class BlockMover:
-    """Host memory of `num_slots` blocks, `host`, beside the parts of a pool, each `[N, L, 2, Hk, B, D]`."""
+    """Host memory of `num_slots` blocks, `host`, beside the parts of a pool, each `[N, L, 2, Hk, B, D]`.
 
-    def __init__(self, parts: Sequence[torch.Tensor], num_slots: int, backend: Backend) -> None:
+    It lies in `file`, where there is one of as many slots.
+    """
+
+    def __init__(
+        self, parts: Sequence[torch.Tensor], num_slots: int, backend: Backend, file: BlockFile | None = None
+    ) -> None:
         self._parts = parts
         self._backend = backend
-        # Not pinned: copies go through a temporary all the same, and torch rounds pinned memory up to a power of two.
-        self.host = tuple(torch.empty((num_slots, *part.shape[1:]), dtype=part.dtype) for part in parts)
+        self._file = file
+        if file is None:
+            # Not pinned: copies go through a temporary all the same, and torch rounds pinned memory up to a power of 2.
+            self.host = tuple(torch.empty((num_slots, *part.shape[1:]), dtype=part.dtype) for part in parts)
+        else:
+            self.host = tuple(
+                torch.frombuffer(file.part(index), dtype=torch.uint8).view(part.dtype).view(num_slots, *part.shape[1:])
+                for index, part in enumerate(parts)
+            )
 
     def move(self, moves: Sequence[Move]) -> None:
         """Make all copies; from any thread."""
@@ -34,6 +47,9 @@ class BlockMover:
             with on_device(part.device):
                 for group in groups:
                     self._move(group, part, host)
+        if self._file is not None:
+            for slot, parked in {move.target: move.parked for move in moves if move.way is Way.OUT}.items():
+                self._file.seal(slot, parked)
         if groups and self._parts[0].is_cuda:
             for part in self._parts:
                 torch.cuda.current_stream(part.device).synchronize()

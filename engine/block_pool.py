@@ -17,6 +17,7 @@ from pagewire.core.cache_quota import CacheQuota
 from pagewire.core.engine_messages import BlockLife, CachedBlock
 from pagewire.engine.block import Block
 from pagewire.engine.block_lives import BlockLives
+from pagewire.engine.host_tier import Kept
 from pagewire.engine.moves import Move, Moves, Way
 from pagewire.engine.prefix_cache import PrefixCache
 
@@ -29,7 +30,7 @@ class BlockPool:
     """Reference-counted blocks with a prefix cache in the unreferenced ones.
 
     Its news are of every `news_stride`-th block of a chain; how long blocks live is told where `lives` are followed.
-    Without `caches` every block that nobody holds is free.
+    Without `caches` every block that nobody holds is free. `kept` is what lies in host memory already.
     """
 
     def __init__(
@@ -40,11 +41,12 @@ class BlockPool:
         news_stride: int = 1,
         lives: BlockLives | None = None,
         caches: bool = True,
+        kept: Kept | None = None,
     ) -> None:
         self._moves = Moves()
         self._blocks = [Block(block_id) for block_id in range(num_blocks)]
         self._free = list(range(num_blocks - 1, -1, -1))  # unreferenced, unregistered; the last is taken first
-        self.cache = PrefixCache(self._blocks, num_host_slots, self._moves, news_stride, is_on=caches)
+        self.cache = PrefixCache(self._blocks, num_host_slots, self._moves, news_stride, is_on=caches, kept=kept)
         self.host = self.cache.host
         self._lives = lives
         self._pinned: set[int] = set()  # cached for good: the pool itself holds them once
@@ -113,6 +115,7 @@ class BlockPool:
         """
         held = self.match(hashes)
         self.share(held)
+        self.cache.prove(hashes[len(held) :])
         for block_hash in hashes[len(held) :]:
             if block_hash not in self.host:
                 break
@@ -121,6 +124,7 @@ class BlockPool:
 
     def copy_up(self, hashes: Sequence[BlockHash]) -> list[int]:
         """Hold copies of blocks that are in the host tier and stay there, up to the first that is not."""
+        self.cache.prove(hashes)
         self.host.touch(hashes)
         held: list[int] = []
         for block_hash in hashes:
@@ -277,6 +281,15 @@ class BlockPool:
         ):
             self._evict(1)
         return len(self._free) - before
+
+    def park_all(self) -> None:
+        """Move all that is cached, what is pinned too, to the host tier, of which the least useful goes for it.
+
+        Nothing that somebody else holds, nor what follows that.
+        """
+        self.release([*self._pinned])
+        self._pinned.clear()
+        self._evict(self.cache.num_idle)
 
     def take_moves(self) -> tuple[Move, ...]:
         """Return the copies to make, in their order; whoever asks makes them before anybody touches the blocks."""

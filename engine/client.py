@@ -52,6 +52,7 @@ from pagewire.kvtransfer.transport import PodMemory
 log = logging.getLogger(__name__)
 
 EXIT_GRACE_S = 10.0  # the longest a running step may hold up the end of the process
+KEPT_BYTES_PER_S = 256 << 20  # and as slow as a disk may be that the cache is kept on
 
 _Answer = asyncio.Future[EngineMessage]
 
@@ -61,18 +62,19 @@ class EngineClient:
 
     def __init__(
         self, process: Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ready: EngineReady,
-        pool: PodMemory, stall_s: float,
+        pool: PodMemory, config: EngineConfig,
     ) -> None:  # fmt: skip
         self.ready = ready
         self.pool = pool
         self.exited = asyncio.Event()
         self._process = process
+        self._exit_grace_s = EXIT_GRACE_S + (config.kv_memory_bytes / KEPT_BYTES_PER_S if config.host_kv_dir else 0)
         self._reader = reader
         self._writer = writer
         self.on_step: OnStep = _ignore  # nothing steps before the first command
         self._answers: dict[tuple[type[EngineMessage], str], deque[_Answer]] = {}
         self._listening = asyncio.create_task(self._listen(), name="engine-frames")
-        self._watching = asyncio.create_task(self._watch(stall_s), name="engine-watch")
+        self._watching = asyncio.create_task(self._watch(config.stall_s), name="engine-watch")
 
     @classmethod
     async def start(cls, config: EngineConfig) -> EngineClient:
@@ -100,9 +102,9 @@ class EngineClient:
                     code = await process.wait()
                     raise EngineFailed(f"the engine process ended with code {code} before it was ready")
                 pool = await _map(ready, pool_fd, config.devices)
-                return cls(process, reader, writer, ready, pool, config.stall_s)
+                return cls(process, reader, writer, ready, pool, config)
             except BaseException:
-                await _end(process, writer)
+                await _end(process, writer, EXIT_GRACE_S)
                 raise
         finally:
             os.close(pool_fd)
@@ -166,7 +168,7 @@ class EngineClient:
     async def close(self) -> None:
         """End the process, by force if it does not go by itself, and unmap the pool."""
         self._watching.cancel()
-        await _end(self._process, self._writer)
+        await _end(self._process, self._writer, self._exit_grace_s)
         await asyncio.gather(self._listening, self._watching, return_exceptions=True)
         self.pool.close()
 
@@ -280,12 +282,12 @@ async def _receive(reader: asyncio.StreamReader) -> EngineMessage | None:
         return None
 
 
-async def _end(process: Process, writer: asyncio.StreamWriter) -> None:
+async def _end(process: Process, writer: asyncio.StreamWriter, grace_s: float) -> None:
     writer.close()
     try:
-        async with asyncio.timeout(EXIT_GRACE_S):
+        async with asyncio.timeout(grace_s):
             await process.wait()
     except TimeoutError:
-        log.warning("the engine process did not end within %s s and is killed", EXIT_GRACE_S)
+        log.warning("the engine process did not end within %.0f s and is killed", grace_s)
         process.kill()
         await process.wait()

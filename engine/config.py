@@ -39,7 +39,7 @@ class EngineConfig:
     `kv_dtype` is how keys and values are kept, auto as they are computed; `kernels/kv_elements.py` has fp8 and int8.
     `kv_order` auto is head_outer where each rank has a device of its own: its heads are one span of a block then.
     `kv_memory_bytes` bounds the KV pool, that of all ranks together, `host_kv_memory_bytes` the tier that takes what is
-    evicted from it.
+    evicted from it. That lies in a file in the folder `host_kv_dir`, where one is named, and outlives the engine.
     `scheduling` says who goes first, `preemption` how the KV of a preempted sequence comes back.
     A decode computes up to `speculative_tokens` drafted tokens beside its own; see `speculation.py`.
     `step_target_s` bounds what a step should take, 0 for no bound; `brownout` lets service be reduced under pressure.
@@ -65,6 +65,7 @@ class EngineConfig:
     layer_groups: int = 0
     prefix_caching: bool = True
     host_kv_memory_bytes: int = 0
+    host_kv_dir: str = ""
     deterministic: bool = False
     max_model_len: int = 0
     threads: int = 1
@@ -109,6 +110,12 @@ class EngineConfig:
             raise ValueError("preemption swap needs host memory to swap to: set host_kv_memory")
         if self.preemption == PreemptionMode.SWAP and not self.prefix_caching:
             raise ValueError("preemption swap uses the prefix cache: it needs prefix_caching")
+        if self.host_kv_dir and not self.host_kv_memory_bytes:
+            raise ValueError(f"host_kv_dir {self.host_kv_dir}: host_kv_memory says how large the file in it is; set it")
+        if self.host_kv_dir and not self.prefix_caching:
+            raise ValueError(
+                f"host_kv_dir {self.host_kv_dir}: what would be kept is the prefix cache: it needs prefix_caching"
+            )
         for name in ("chunk_size", "max_num_batched_tokens", "max_num_seqs", "kv_memory_bytes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
@@ -185,6 +192,7 @@ class EngineConfig:
             layer_groups=pod.layer_groups,
             prefix_caching=pod.prefix_caching,
             host_kv_memory_bytes=pod.host_kv_memory,
+            host_kv_dir=pod.host_kv_dir,
             deterministic=pod.deterministic,
             max_model_len=pod.max_model_len,
             threads=pod.threads,

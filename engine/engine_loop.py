@@ -344,6 +344,14 @@ class EngineLoop:
             became, self._became = tuple(self._became), []
             return became
 
+    def park_cache(self) -> int:
+        """Move all that is cached to host memory, once nothing runs any more; return how many blocks lie there."""
+        with self._changed:
+            pool = self._scheduler.pool
+            pool.park_all()
+            self._move()
+            return pool.host.num_parked
+
     def load(self) -> Load:
         """Return what the engine holds and has to do, counted now."""
         with self._changed:

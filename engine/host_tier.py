@@ -4,6 +4,7 @@ Knows hashes, slots and the pool's block ids; knows no bytes and not what the po
 preempted sequence lies here like any other, by the hash of what it holds; it is a leaf that no cache lookup asks for.
 Slots are lent to a sequence that spills: what lies there is its own, and known to it alone.
 Copies are asked for in an order that must be kept (`Moves`), so that a slot may be taken again at once.
+What an earlier engine kept there is taken over, as far as its chains are whole, and believed when it was read.
 Invariants, with those of the pool: a slot is free, lent or holds one block; a block's parent is in the pool or here, so
 what both hold of a chain is a prefix.
 """
@@ -11,31 +12,30 @@ what both hold of a chain is a prefix.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from itertools import takewhile
+from typing import Protocol
 
 from pagewire.core.block_hash import BlockHash
 from pagewire.engine.eviction_order import EvictionOrder
 from pagewire.engine.moves import Moves, Way
 from pagewire.engine.owner import Owner
+from pagewire.engine.parked import Parked
 
 
 class OutOfSlots(Exception):
     """Host memory has no slot to lend; nothing was taken."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parked:
-    """A block in the host tier: `depth` is its place in the chain; a `tail` is not full, and its sequence's own.
+class Kept(Protocol):
+    """What lies in the slots since before this tier began: an earlier engine's blocks, where memory outlives it."""
 
-    Its `owner` is whose quota it counts against.
-    """
+    def blocks(self) -> Sequence[Parked]:
+        """Return what is said to lie there, each hash once, the least recently parked first."""
+        ...
 
-    slot: int
-    block_hash: BlockHash
-    parent_hash: BlockHash | None
-    depth: int
-    is_tail: bool
-    owner: Owner | None
+    def num_intact(self, parked: Sequence[Parked]) -> int:
+        """Return how many of these blocks, from the first, are what they are said to be, by reading them."""
+        ...
 
 
 class HostTier:
@@ -44,14 +44,18 @@ class HostTier:
     One slot is kept for a block on its way up while another goes down, so that bringing one up costs none.
     """
 
-    def __init__(self, num_slots: int, moves: Moves) -> None:
+    def __init__(self, num_slots: int, moves: Moves, kept: Kept | None = None) -> None:
         self.num_slots = num_slots
+        self._kept = kept
+        self._unproven: set[BlockHash] = set()  # of what was kept, what nobody has read yet
         self._lent: set[int] = set()
         self._free = list(range(num_slots - 1, -1, -1))
         self._parked: dict[BlockHash, Parked] = {}
         self._order: EvictionOrder[BlockHash] = EvictionOrder(num_slots)
         self._children: dict[BlockHash, set[BlockHash]] = {}  # of blocks here and of blocks in the pool
         self._moves = moves
+        if kept is not None:
+            self._take_over(kept.blocks())
 
     @property
     def capacity(self) -> int:
@@ -74,6 +78,18 @@ class HostTier:
     def parked(self) -> Iterable[Parked]:
         """Return all blocks that are here."""
         return self._parked.values()
+
+    def first_damaged(self, hashes: Sequence[BlockHash]) -> BlockHash | None:
+        """Return the first block of a chain that is not what it is said to be; None when all that are here are."""
+        if not self._unproven:
+            return None
+        asked = [self._parked[each] for each in takewhile(self._parked.__contains__, hashes) if each in self._unproven]
+        if not asked:
+            return None
+        assert self._kept is not None
+        num_intact = self._kept.num_intact(asked)
+        self._unproven.difference_update(parked.block_hash for parked in asked[:num_intact])
+        return asked[num_intact].block_hash if num_intact < len(asked) else None
 
     def touch(self, hashes: Sequence[BlockHash]) -> None:
         """Make a chain the most recently used, its last block the least recently used of it."""
@@ -99,11 +115,8 @@ class HostTier:
         assert block_hash not in self._parked, "a block is parked twice"
         gone = () if len(self._parked) < self.capacity else (self._drop(self._least_useful()),)
         parked = Parked(self._free.pop(), block_hash, parent_hash, depth, is_tail, owner)
-        self._parked[block_hash] = parked
-        self._order.add(block_hash, owner)
-        if parent_hash is not None:
-            self._children.setdefault(parent_hash, set()).add(block_hash)
-        self._moves.ask(block_id, parked.slot, Way.OUT)
+        self._enter(parked)
+        self._moves.ask(block_id, parked.slot, Way.OUT, None if is_tail else parked)
         return gone
 
     def lend(self, block_id: int) -> tuple[int, tuple[Parked, ...]]:
@@ -143,9 +156,9 @@ class HostTier:
         self._moves.ask(parked.slot, block_id, Way.IN)
         self._free.append(parked.slot)
 
-    def discard(self, block_hash: BlockHash) -> None:
-        """Forget a block, not what follows it: the pool has it now."""
-        self._drop(block_hash)
+    def discard(self, block_hash: BlockHash) -> Parked:
+        """Forget a block, not what follows it, and return it: the pool has it now, or nobody wants it."""
+        return self._drop(block_hash)
 
     def drop_after(self, block_hash: BlockHash) -> tuple[Parked, ...]:
         """Forget everything that follows a block in any chain, and return it: the block is gone for good."""
@@ -164,6 +177,7 @@ class HostTier:
         assert placed == list(range(self.num_slots)), "a slot is lost, or in two places"
         assert len(used) <= self.capacity, "no slot is left for a block on its way up"
         assert set(self._order) == set(self._parked)
+        assert self._unproven <= set(self._parked)
         self._order.check()
         for block_hash, parked in self._parked.items():
             assert parked.block_hash == block_hash
@@ -171,6 +185,27 @@ class HostTier:
             assert parked.parent_hash is None or block_hash in self._children[parked.parent_hash]
         assert sum(map(len, self._children.values())) == sum(p.depth > 0 for p in self._parked.values())
         assert all(self._children.values()), "an empty set of children is kept"
+
+    def _take_over(self, kept: Sequence[Parked]) -> None:
+        # A chain whose beginning was in the pool when the engine ended without a word is lost: all of it is to be here.
+        depths: dict[BlockHash | None, int] = {None: -1}
+        for parked in sorted(kept, key=lambda parked: parked.depth):
+            if depths.get(parked.parent_hash) == parked.depth - 1:
+                depths[parked.block_hash] = parked.depth
+        for parked in kept:
+            if parked.block_hash in depths:
+                self._enter(parked)
+                self._unproven.add(parked.block_hash)
+        used = {parked.slot for parked in self._parked.values()}
+        self._free = [slot for slot in self._free if slot not in used]
+        while len(self._parked) > self.capacity:
+            self._drop(self._least_useful())
+
+    def _enter(self, parked: Parked) -> None:
+        self._parked[parked.block_hash] = parked
+        self._order.add(parked.block_hash, parked.owner)
+        if parked.parent_hash is not None:
+            self._children.setdefault(parked.parent_hash, set()).add(parked.block_hash)
 
     def _least_useful(self) -> BlockHash:
         # From the first in order down to a leaf, as in the pool.
@@ -186,6 +221,7 @@ class HostTier:
 
     def _remove(self, block_hash: BlockHash) -> Parked:
         parked = self._parked.pop(block_hash)
+        self._unproven.discard(block_hash)
         self._order.remove(block_hash)
         if parked.parent_hash is not None:
             siblings = self._children[parked.parent_hash]

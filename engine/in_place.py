@@ -196,7 +196,9 @@ class InPlaceEngine:
         return cls(assemble(config, MonotonicClock()), tokenizer, PolicyName(config.scheduling))
 
     def close(self) -> None:
-        """End the other ranks, where there are any."""
+        """Keep what is cached, where there is a place for it; end the other ranks, where there are any."""
+        self.engine.loop.settle()
+        self.engine.keep_cache()
         self.engine.close()
 
     def check(self, sampling: SamplingParams, priority: int = 0) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import NamedTuple
 
+from pagewire.engine.parked import Parked
+
 
 class Way(Enum):
     """From where to where: out of the pool to host memory, into the pool from there, or within the pool."""
@@ -19,11 +21,15 @@ class Way(Enum):
 
 
 class Move(NamedTuple):
-    """Copy one block; `source` and `target` are ids of blocks, or of slots on the side of host memory."""
+    """Copy one block; `source` and `target` are ids of blocks, or of slots on the side of host memory.
+
+    `parked` says what lies in the slot from then on, where that is for whoever asks for its hash.
+    """
 
     source: int
     target: int
     way: Way
+    parked: Parked | None = None
 
 
 class Moves:
@@ -32,9 +38,9 @@ class Moves:
     def __init__(self) -> None:
         self._moves: list[Move] = []
 
-    def ask(self, source: int, target: int, way: Way) -> None:
+    def ask(self, source: int, target: int, way: Way, parked: Parked | None = None) -> None:
         """Ask for a copy, behind those that were asked for before."""
-        self._moves.append(Move(source, target, way))
+        self._moves.append(Move(source, target, way, parked))
 
     def take(self) -> tuple[Move, ...]:
         """Return the copies to make, in their order; whoever asks makes them before anybody touches the blocks."""

@@ -14,9 +14,10 @@ from pagewire.core.cache_quota import CacheQuota
 from pagewire.core.engine_messages import CachedBlock
 from pagewire.engine.block import Block
 from pagewire.engine.eviction_order import EvictionOrder
-from pagewire.engine.host_tier import HostTier, Parked
+from pagewire.engine.host_tier import HostTier, Kept
 from pagewire.engine.moves import Moves
 from pagewire.engine.owner import Owner, Owners
+from pagewire.engine.parked import Parked
 from pagewire.engine.tier_news import TierNews
 
 POOL, HOST = 0, 1  # tiers
@@ -29,9 +30,16 @@ class PrefixCache:
     """
 
     def __init__(
-        self, blocks: Sequence[Block], num_host_slots: int, moves: Moves, news_stride: int, *, is_on: bool
+        self,
+        blocks: Sequence[Block],
+        num_host_slots: int,
+        moves: Moves,
+        news_stride: int,
+        *,
+        is_on: bool,
+        kept: Kept | None = None,
     ) -> None:
-        self.host = HostTier(num_host_slots, moves)
+        self.host = HostTier(num_host_slots, moves, kept)
         self.is_on = is_on
         self.num_evicted = 0  # blocks that left the pool to make room, and of those what was over its owner's quota
         self.num_evicted_over = 0
@@ -86,6 +94,12 @@ class PrefixCache:
             self._enter(block, block_hash, parent, depth, owner)
             parent = block.block_id
         return len(hashes)
+
+    def prove(self, hashes: Sequence[BlockHash]) -> None:
+        """Have what an earlier engine left of a chain in the host tier read; from where it is damaged on it is lost."""
+        damaged = self.host.first_damaged(hashes)
+        if damaged is not None:
+            self.lost((*self.host.drop_after(damaged), self.host.discard(damaged)))
 
     def bring_up(self, parked: Parked, block_id: int) -> None:
         """Let a held block stand for what was lifted out of the host tier, and have the bytes copied there."""

@@ -147,6 +147,7 @@ def _serve(front: FrontConnection, engine: Engine, exports: Sequence[Export]) ->
     engine.loop.settle()
     engine.loop.check()  # broken bookkeeping ends the process with a code, and its pod with it
     load = engine.loop.load()
+    engine.keep_cache()
     log.info(
         "KV pool checked at the end: %d free, %d cached, %d held, %d reserved, %d pinned of %d blocks",
         load.blocks_free, load.blocks_cached, load.blocks_held, load.blocks_reserved, load.blocks_pinned,

@@ -100,6 +100,9 @@ class PodConfig:
     host_kv_memory: int = setting(
         0, help="host memory that takes what is evicted from the KV pool, 0 for none", unit="bytes", parse=parse_bytes
     )
+    host_kv_dir: str = setting(
+        "", help="folder for host_kv_memory to lie in as a file, which the next pod started on it takes over"
+    )
     prefix_caching: bool = setting(True, help="reuse the KV of beginnings that prompts share; off: compute all")
     pin_prefix: str = setting("", help="TOML file of named prefixes that are computed at start and never evicted")
     pin_share: float = setting(0.5, help="largest part of the KV pool that pinned prefixes may take, 0 to 1")
@@ -167,6 +170,8 @@ class PodConfig:
         if self.block_size not in BLOCK_SIZES:
             raise ValueError(f"block_size must be one of {BLOCK_SIZES}, is {self.block_size}")
         check_bounds(self, _BOUNDS)
+        if self.host_kv_dir and not self.host_kv_memory:
+            raise ValueError("host_kv_dir: host_kv_memory says how large the file in it is; set it")
         if self.preemption == "swap" and not self.host_kv_memory:
             raise ValueError("preemption swap needs host memory to swap to: set host_kv_memory")
         if not self.prefix_caching and (self.pin_prefix or self.preemption == "swap"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,10 @@ GPUS: dict[str, Any] = {
     "keda": {"enabled": True, "authenticationRef": {"name": "prometheus"}},
     "poolDefaults": {
         "image": "pagewire-pod-cuda",
-        "settings": {"kv_memory": "60GiB", "transports": "nixl,grpc", "brownout": "on"},
+        "settings": {"kv_memory": "60GiB", "host_kv_memory": "190GiB", "transports": "nixl,grpc", "brownout": "on"},
         "resources": {"limits": {"nvidia.com/gpu": 1}, "requests": {"cpu": "8"}},
         "shmSize": "8Gi",
+        "kvVolume": {"size": "200Gi", "storageClass": "local-nvme"},
         "runtimeClassName": "nvidia",
         "prefixes": '[policy]\ntext = "You are \\"careful\\"."\n',
         "env": [{"name": "NCCL_DEBUG", "value": "WARN"}],
@@ -271,6 +273,24 @@ def test_there_is_time_to_drain(drain_s: float, handover_s: float) -> None:
     assert prefill["terminationGracePeriodSeconds"] >= drain_s + handover_s + 10
 
 
+def test_a_volume_for_kv_is_where_the_pod_keeps_it_and_there_is_time_to() -> None:
+    plain = {"host_kv_memory": "40GiB"}
+    volume = {"size": "50Gi", "storageClass": "nvme", "keepS": 90}
+    rendered = render({"poolDefaults": {"settings": plain}, "pools": {"decode": {"kvVolume": volume}}})
+    bare, kept = (rendered.one("StatefulSet", name)["spec"] for name in ("prefill", "decode"))
+    (claim,) = kept["volumeClaimTemplates"]
+    assert claim["spec"]["storageClassName"] == "nvme"
+    assert claim["spec"]["resources"]["requests"]["storage"] == "50Gi"
+    (container,) = kept["template"]["spec"]["containers"]
+    (mounted,) = [each for each in container["volumeMounts"] if each["name"] == claim["metadata"]["name"]]
+    settings = tomllib.loads(rendered.one("ConfigMap", "decode")["data"]["pod.toml"])
+    assert settings["host_kv_dir"].startswith(f"{mounted['mountPath']}/")
+    grace = "terminationGracePeriodSeconds"
+    assert kept["template"]["spec"][grace] == bare["template"]["spec"][grace] + 90
+    assert "volumeClaimTemplates" not in bare
+    assert "host_kv_dir" not in tomllib.loads(rendered.one("ConfigMap", "prefill")["data"]["pod.toml"])
+
+
 def test_a_router_that_need_not_wait_does_not_sleep_for_nothing() -> None:
     """Kubernetes refuses a sleep of 0 until 1.33, and the schemas know no such bound."""
     (container,) = render({"router": {"preStopS": 0}}).templates()["rel-pagewire-router"]["containers"]
@@ -368,6 +388,7 @@ def test_redis_is_a_dependency_that_comes_with_the_chart(tmp_path: Path) -> None
         ({"edge": {"clientCa": "callers"}}, "edge.existingSecret or tls.existingSecret"),
         ({"poolDefaults": {"settings": {"adapter": [1]}}}, "adapter"),
         ({"rooter": {}}, "'rooter' not allowed"),
+        ({"pools": {"decode": {"kvVolume": {"size": "9Gi"}}}}, "pool decode has a kvVolume: settings.host_kv_memory"),
         ({"pools": {"decode": None}}, "no pool decodes"),
         ({"pools": {"prefill": {"model": "/models/other"}}}, "/models/other of the pool prefill is none of models"),
         (

@@ -6,6 +6,7 @@ Moves are carried out on dictionaries, in order, as the mover does on tensors.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -19,30 +20,54 @@ from pagewire.engine.block_mover import BlockMover
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.host_tier import OutOfSlots
 from pagewire.engine.moves import Move, Way
+from pagewire.engine.parked import Parked
 from pagewire.engine.prefix_cache import HOST, POOL
 from pagewire.kernels.torch_backend import TorchBackend
 
 NUM_BLOCKS = 6
 NUM_SLOTS = 5  # one of them for swaps
 FOREIGN = BlockHash(b"somebody else's")
+DAMAGED = BlockHash(b"what a disk made of it")
 
 
 def hashes(*tokens: int) -> list[BlockHash]:
     return chain(ROOT, tokens, 1)
 
 
-class Memory:
-    """What is in each block and slot, by the name of what was computed there."""
+class Left:
+    """Slots that outlive a pool, with what was said to lie in them; what is damaged there shows when it is read."""
 
-    def __init__(self, pool: BlockPool) -> None:
+    def __init__(self) -> None:
+        self.slots: dict[int, BlockHash] = {}
+        self.sealed: dict[int, Parked] = {}  # the least recently sealed first
+
+    def seal(self, slot: int, parked: Parked | None) -> None:
+        self.sealed.pop(slot, None)
+        if parked is not None:
+            self.sealed[slot] = parked
+
+    def blocks(self) -> Sequence[Parked]:
+        latest = {parked.block_hash: parked for parked in self.sealed.values()}
+        return [parked for parked in self.sealed.values() if latest[parked.block_hash] is parked]
+
+    def num_intact(self, parked: Sequence[Parked]) -> int:
+        return next((i for i, one in enumerate(parked) if self.slots[one.slot] != one.block_hash), len(parked))
+
+
+class Memory:
+    """What is in each block and slot, by the name of what was computed there; slots may be kept from a pool before."""
+
+    def __init__(self, pool: BlockPool, kept: Left | None = None) -> None:
         self.pool = pool
         self.blocks: dict[int, BlockHash] = {}
-        self.slots: dict[int, BlockHash] = {}
+        self.left = kept or Left()
+        self.slots = self.left.slots
 
     def settle(self) -> None:
-        for source, target, way in self.pool.take_moves():
+        for source, target, way, parked in self.pool.take_moves():
             if way is Way.OUT:
                 self.slots[target] = self.blocks[source]
+                self.left.seal(target, parked)
             else:
                 assert way is Way.IN
                 self.blocks[target] = self.slots[source]
@@ -70,12 +95,15 @@ class Memory:
             if block.tier == POOL:
                 assert self.blocks[self.pool.match([block.block_hash])[0]] == block.block_hash
         for parked in self.pool.host.parked():
-            assert self.slots[parked.slot] == parked.block_hash
+            assert self.slots[parked.slot] in {parked.block_hash, DAMAGED}
         return found
 
 
 class TierMachine(RuleBasedStateMachine):
-    """Chains are run, computed twice, fetched by peers; others write into what they were given."""
+    """Chains are run, computed twice, fetched by peers; others write into what they were given.
+
+    Pools end, with a word or without, and the next one has their slots, of which some are damaged meanwhile.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +118,7 @@ class TierMachine(RuleBasedStateMachine):
         hits = self.pool.match(names)
         if self.pool.num_unreferenced(hits) + len(names) - len(hits) > self.pool.num_available:
             return
-        known = next((i for i, name in enumerate(names) if name not in self.told), len(names))
+        known = next((i for i, name in enumerate(names) if name not in self.told or self.is_damaged(name)), len(names))
         table, cached = self.memory.run(names)
         assert cached == known, "bringing a chain up costs none of it"
         self.tables.append(table)
@@ -133,6 +161,28 @@ class TierMachine(RuleBasedStateMachine):
     def let_go(self, data: st.DataObject) -> None:
         if self.tables:
             self.pool.release(self.tables.pop(data.draw(st.integers(0, len(self.tables) - 1))))
+
+    @rule(data=st.data(), has_notice=st.booleans())
+    def restart(self, data: st.DataObject, has_notice: bool) -> None:
+        if has_notice:
+            for table in self.tables:
+                self.pool.release(table)
+            known = {name for name in self.told if not self.is_damaged(name)}
+            self.pool.park_all()
+            self.memory.settle()
+        left = self.memory.left
+        self.pool = BlockPool(NUM_BLOCKS, NUM_SLOTS, kept=left)
+        if has_notice and len(self.told) < NUM_SLOTS:
+            assert {parked.block_hash for parked in self.pool.host.parked()} >= known, "there was room for all"
+        self.memory = Memory(self.pool, left)
+        self.tables.clear()
+        self.told = {block.block_hash: block.tier for block in self.pool.cached_chain()}
+        for slot in data.draw(st.sets(st.sampled_from(sorted(left.slots))) if left.slots else st.just(set())):
+            left.slots[slot] = DAMAGED
+
+    def is_damaged(self, name: BlockHash) -> bool:
+        parked = next((parked for parked in self.pool.host.parked() if parked.block_hash == name), None)
+        return parked is not None and self.memory.slots[parked.slot] == DAMAGED
 
     @invariant()
     def every_name_is_where_it_is_said_to_be(self) -> None:

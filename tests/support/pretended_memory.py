@@ -20,7 +20,7 @@ class Memory:
 
     def move(self, scheduler: Scheduler) -> None:
         """Make the copies that the pool asks for."""
-        for source, target, way in scheduler.pool.take_moves():
+        for source, target, way, _ in scheduler.pool.take_moves():
             places = self.host if way is Way.IN else self.pool
             (self.host if way is Way.OUT else self.pool)[target] = list(places[source])
 

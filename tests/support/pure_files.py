@@ -59,6 +59,7 @@ PURE_FILES = (
     "engine/limits.py",
     "engine/moves.py",
     "engine/owner.py",
+    "engine/parked.py",
     "engine/pin.py",
     "engine/preemption.py",
     "engine/prefix_cache.py",

@@ -29,6 +29,7 @@ from pagewire.engine import frames, runner
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.client import EngineClient
 from pagewire.engine.command_reader import CommandReader
+from pagewire.engine.config import EngineConfig
 from pagewire.engine.engine_loop import EngineLoop
 from pagewire.engine.limits import Limits
 from pagewire.engine.role_policy import ROLES, policy_of
@@ -184,8 +185,9 @@ class EngineProcess:
     def start(self) -> EngineClient:
         """Step from now on; return the front's side. Call as the front."""
         self.process.spawn(self._run())
+        config = EngineConfig(model="", role=Role.COLOCATED, stall_s=STALL_S)
         return EngineClient(
-            cast("Any", self._handle), self._reader, cast("Any", _Writer(self)), self.ready, self.pool, STALL_S
+            cast("Any", self._handle), self._reader, cast("Any", _Writer(self)), self.ready, self.pool, config
         )
 
     def die(self) -> None:

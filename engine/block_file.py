@@ -1,0 +1,196 @@
+"""The host tier in a file: the bytes of its slots, and what block each of them is, so that they outlive the engine.
+
+    header   magic | digest of whose file it is       one page
+    records  one of 64 bytes for each slot            whole pages; stamp | depth | hash | parent's hash | checksum
+    parts    the slots of each part of the pool       whole pages each
+
+A checksum, xxh3_64, goes over a record and over the bytes in its slot, in all parts: whatever was half written when an
+engine or its machine ended is found by it, so that nothing has to be written in any order. The kernel keeps in memory
+what is in use, as of any file. One engine has a file at a time; its bytes are those of prompts, and its owner's alone.
+Knows bytes and names of blocks; nothing of the pool, nor who asks for what.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import itertools
+import logging
+import mmap
+import os
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import xxhash
+
+from pagewire.core import pages
+from pagewire.core.block_hash import HASH_BYTES, BlockHash
+from pagewire.engine.parked import Parked
+
+log = logging.getLogger(__name__)
+
+MAGIC = b"pagewire blocks 1"
+DIGEST_BYTES = 32
+PAGE_BYTES = 4096
+_SAID = struct.Struct(f"<QI{HASH_BYTES}s{HASH_BYTES}s")  # stamp, 0 for none; depth; hash; parent's hash, or zeros
+_RECORD = struct.Struct(f"<{_SAID.size}sQ12x")  # that, and the checksum
+_NO_PARENT = bytes(HASH_BYTES)
+_NAME = re.compile(r"blocks-([0-9]+)\.kv")
+
+
+class BlockFile:
+    """`num_slots` slots of one block each, which lies in parts of `part_bytes`. Build it with `take`."""
+
+    def __init__(self, fd: int, path: Path, num_slots: int, part_bytes: Sequence[int]) -> None:
+        self.path = path
+        self._fd = fd
+        self._num_slots = num_slots
+        self._part_bytes = part_bytes
+        *self._starts, size = _starts(num_slots, part_bytes)
+        self._memory = pages.map_file(fd, size, writable=True)
+        self._bytes = memoryview(self._memory)
+        self._stamp = max(stamp for stamp, *_ in self._records())
+
+    @classmethod
+    def take(cls, folder: Path, owner: str, num_slots: int, part_bytes: Sequence[int]) -> BlockFile:
+        """Take a file of `folder` that no other engine has: one that this `owner` left, else any or a new one, empty.
+
+        Two engines of one owner, a text, have the same names for the same blocks. Raises OSError, where there is no
+        room too.
+        """
+        size = _starts(num_slots, part_bytes)[-1]
+        told = hashlib.blake2b(f"{owner}\0{num_slots}\0{part_bytes}".encode(), digest_size=DIGEST_BYTES).digest()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _locked(folder):
+            fd, path = _untaken(folder, MAGIC + told)
+            if os.fstat(fd).st_size != size or not _begins(fd, MAGIC + told):
+                os.ftruncate(fd, 0)
+                try:
+                    os.posix_fallocate(fd, 0, size)  # else a full disk would end whoever writes
+                except OSError:
+                    os.ftruncate(fd, 0)
+                    os.close(fd)
+                    raise
+                os.pwrite(fd, MAGIC + told, 0)
+        return cls(fd, path, num_slots, part_bytes)
+
+    def part(self, index: int) -> memoryview:
+        """Return the bytes of all slots of one part, writable: `[num_slots * part_bytes[index]]`."""
+        start = self._starts[index]
+        return self._bytes[start : start + self._num_slots * self._part_bytes[index]]
+
+    def blocks(self) -> Sequence[Parked]:
+        """Return what is said to lie in the slots, each hash once, the least recently sealed first."""
+        found: dict[bytes, Parked] = {}
+        said = ((record, slot) for slot, record in enumerate(self._records()) if record[0])
+        for (_, depth, block_hash, parent), slot in sorted(said):
+            found.pop(block_hash, None)
+            parent_hash = None if parent == _NO_PARENT else BlockHash(parent)
+            found[block_hash] = Parked(slot, BlockHash(block_hash), parent_hash, depth)
+        return tuple(found.values())
+
+    def num_intact(self, parked: Sequence[Parked]) -> int:
+        """Return how many of these of `blocks`, from the first, are what they are said to be, by reading them."""
+        for one in parked:  # all are on their way before the first is waited for: a disk is twice as fast so
+            for place, size in self._places(one.slot):
+                start = place - place % PAGE_BYTES
+                self._memory.madvise(mmap.MADV_WILLNEED, start, place + size - start)
+        damaged = (number for number, one in enumerate(parked) if not self._is_intact(one))
+        return next(damaged, len(parked))
+
+    def seal(self, slot: int, parked: Parked | None) -> None:
+        """Say what block the bytes are that were written to a slot; None: none that another engine could want."""
+        said, checksum = bytes(_SAID.size), 0
+        if parked is not None:
+            self._stamp += 1
+            said = _SAID.pack(self._stamp, parked.depth, parked.block_hash, parked.parent_hash or _NO_PARENT)
+            checksum = self._checksum(slot, said)
+        _RECORD.pack_into(self._bytes, self._record_at(slot), said, checksum)
+
+    def close(self) -> None:
+        """Let another engine have the file; nothing may be written any more."""
+        if self._fd >= 0:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)  # what is mapped keeps it open
+            os.close(self._fd)
+        self._fd = -1
+
+    def _is_intact(self, parked: Parked) -> bool:
+        said, checksum = _RECORD.unpack_from(self._bytes, self._record_at(parked.slot))
+        if _SAID.unpack(said)[2] == parked.block_hash and self._checksum(parked.slot, said) == checksum:
+            return True
+        log.warning("%s: slot %d does not hold what it is said to, and is let go", self.path, parked.slot)
+        return False
+
+    def _records(self) -> Iterator[tuple[int, int, bytes, bytes]]:
+        for said, _ in _RECORD.iter_unpack(self._bytes[PAGE_BYTES : self._record_at(self._num_slots)]):
+            yield _SAID.unpack(said)
+
+    def _record_at(self, slot: int) -> int:
+        return PAGE_BYTES + slot * _RECORD.size
+
+    def _places(self, slot: int) -> Iterator[tuple[int, int]]:
+        for start, size in zip(self._starts, self._part_bytes, strict=True):
+            yield start + slot * size, size
+
+    def _checksum(self, slot: int, said: bytes) -> int:
+        state = xxhash.xxh3_64(said)
+        for place, size in self._places(slot):
+            state.update(self._bytes[place : place + size])
+        return state.intdigest()
+
+
+def _starts(num_slots: int, part_bytes: Sequence[int]) -> list[int]:
+    """Return where each part begins, and where the last ends."""
+    sizes = (PAGE_BYTES, num_slots * _RECORD.size, *(num_slots * size for size in part_bytes))
+    return list(itertools.accumulate(-(-size // PAGE_BYTES) * PAGE_BYTES for size in sizes))[1:]
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep other engines from choosing a file meanwhile."""
+    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _untaken(folder: Path, header: bytes) -> tuple[int, Path]:
+    """Return a file that nobody has, open and locked: the first with this header, else the first or a new one.
+
+    The folder is locked, so that nobody else tries one meanwhile.
+    """
+    found = sorted((int(match[1]), path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name)))
+    for wanted in (header, b""):
+        for _, path in found:
+            fd = _open(path)
+            if fd is not None and _begins(fd, wanted):
+                return fd, path
+            if fd is not None:
+                os.close(fd)
+    numbers = {number for number, _ in found}
+    path = folder / f"blocks-{next(number for number in itertools.count() if number not in numbers)}.kv"
+    fd = _open(path)
+    assert fd is not None, "a file that was not there is somebody's"
+    return fd, path
+
+
+def _open(path: Path) -> int | None:
+    """Return a file locked, made where there is none; None when somebody has it."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        if not isinstance(error, BlockingIOError):
+            raise
+        return None
+    return fd
+
+
+def _begins(fd: int, header: bytes) -> bool:
+    return os.pread(fd, len(header), 0) == header
