@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -162,6 +164,32 @@ async def test_an_engine_process_keeps_its_cache_when_its_front_goes(tiny: TinyM
         assert client.exit_code == 0
         assert heard.ends["a"].cached_tokens == cached
         assert heard.tokens["a"] == generate(tiny("llama"), [prompt], NUM_TOKENS)[0]
+
+
+async def test_engines_that_are_killed_at_any_moment_leave_nothing_wrong(tiny: TinyModel, tmp_path: Path) -> None:
+    config = EngineConfig(
+        model=str(tiny("llama")), role=Role.COLOCATED, dtype="float32", kv_memory_bytes=12 * BLOCK_BYTES,
+        host_kv_memory_bytes=SLOTS * BLOCK_BYTES, host_kv_dir=str(tmp_path), max_model_len=128,
+    )  # fmt: skip
+    right = generate(tiny("llama"), prompts(), NUM_TOKENS)
+    chance, num_cached = random.Random(4), 0
+    for _ in range(6):
+        client = await EngineClient.start(config)
+        ears = Ears(client)
+        names = [f"{turn} {i}" for turn in range(4) for i in chance.sample(range(len(right)), len(right))]
+        for name in names:
+            client.add(Add(spec=spec(name, prompts()[int(name[2:])], greedy(NUM_TOKENS))))
+        # Its pool is smaller than two prompts: blocks come and go at every step.
+        num_ends = chance.randrange(1, len(names))
+        heard = await ears.until(lambda heard, most=num_ends: len(heard.ends) >= most)  # type: ignore[misc]
+        os.kill(client.pid, signal.SIGKILL)
+        await client.exited.wait()
+        await client.close()
+        for name, end in heard.ends.items():
+            assert heard.tokens[name] == right[int(name[2:])]
+            if name[0] == "0" and int(name[2:]) < 5:  # the first of its prompt here, which begins as no other does
+                num_cached += end.cached_tokens
+    assert num_cached > 0, "no engine found anything of the one before it"
 
 
 @pytest.mark.parametrize(
