@@ -169,7 +169,9 @@ class RouterConfig:
     discovery_s: float = setting(1.0, help="how often Redis is asked for pods", unit="s")
     grpc_reflection: bool = setting(False, help="let gRPC tools ask what is served here")
     drain_s: float = setting(30.0, help="time to finish running requests after SIGTERM", unit="s")
-    role_change_wait_s: float = setting(60.0, help="how long a pod may take to be seen in a new role", unit="s")
+    role_change_wait_s: float = setting(
+        60.0, help="how long an order waits to see a pod in its new role; it may take longer", unit="s"
+    )
     rebalance: Literal["off", "on"] = setting("off", help="have pods change between prefill and decode by their loads")
     rebalance_high: float = setting(0.8, help="pressure from which a role is short of pods")
     rebalance_low: float = setting(0.6, help="pressure that a role may come to by giving a pod away")
