@@ -17,6 +17,9 @@ def keys_create(
     cache_quota: Annotated[
         float | None, typer.Option("--cache-quota", help="share of each pod's cache, 0 to 1, kept against others")
     ] = None,
+    priority: Annotated[
+        int | None, typer.Option("--priority", help="the most urgent of its requests, -100 to 100; 0 where not given")
+    ] = None,
     operator: Annotated[bool, typer.Option("--operator", help="may see what the whole cluster does")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON value on stdout")] = False,
 ) -> None:
@@ -29,7 +32,7 @@ def keys_create(
     made = NewKey.of(secrets.token_bytes(KEY_BYTES))
     limits: dict[str, float | bool | None] = {
         "max_concurrent": max_concurrent, "tokens_per_s": tokens_per_s, "burst_tokens": burst_tokens,
-        "cache_quota": cache_quota, "operator": operator or None,
+        "cache_quota": cache_quota, "priority": priority, "operator": operator or None,
     }  # fmt: skip
     rows = [f"{name} = {json.dumps(value)}" for name, value in limits.items() if value is not None]
     table = "\n".join((f"[tenants.{json.dumps(tenant)}]", f"keys = [{json.dumps(made.line)}]", *rows))

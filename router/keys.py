@@ -6,6 +6,7 @@
     tokens_per_s = 2000
     burst_tokens = 20000
     cache_quota = 0.2
+    priority = -10               # the most urgent that its requests may have; 0 where it is not given
     operator = true
     salt = "…"                   # made of the cluster's secret and the name where it is not given
 
@@ -30,6 +31,7 @@ from typing import Any
 
 from pagewire.core.block_hash import tenant_salt
 from pagewire.core.documents import parse_toml
+from pagewire.core.sequence_spec import MAX_PRIORITY
 from pagewire.router.tenants import Tenant
 
 PREFIX = "pw"
@@ -44,7 +46,7 @@ _LIMITS: dict[str, tuple[tuple[type, ...], float]] = {  # what a limit is, and b
     "burst_tokens": ((int,), sys.float_info.max),
     "cache_quota": ((int, float), 1.0),
 }
-_KNOWN = ("keys", "salt", "operator", *_LIMITS)
+_KNOWN = ("keys", "salt", "operator", "priority", *_LIMITS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,9 @@ def _tenant(name: str, row: Any, secret: bytes) -> tuple[Tenant, tuple[str, ...]
         if type(value) not in kinds or not 0 <= value <= most:
             bound = " and at most 1" if most == 1 else ""
             raise ValueError(f"{field} of tenant {name} is a number, not negative{bound}, 0 for no limit")
+    priority = row.get("priority", 0)
+    if type(priority) is not int or not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+        raise ValueError(f"priority of tenant {name} is a whole number between {-MAX_PRIORITY} and {MAX_PRIORITY}")
     is_operator = row.get("operator", False)
     if not isinstance(is_operator, bool):
         raise ValueError(f"operator of tenant {name} is true or false")
@@ -137,6 +142,7 @@ def _tenant(name: str, row: Any, secret: bytes) -> tuple[Tenant, tuple[str, ...]
         tokens_per_s=float(row.get("tokens_per_s", 0)),
         burst_tokens=row.get("burst_tokens", 0),
         cache_share=float(row.get("cache_quota", 0)),
+        priority=priority,
         is_operator=is_operator,
     )
     return tenant, tuple(lines)

@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass
 
 from pagewire.core.cache_quota import CacheQuota
+from pagewire.core.sequence_spec import MAX_PRIORITY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +15,9 @@ class Tenant:
 
     `salt` separates its prefix cache: prompts with two salts never share KV. `max_concurrent` counts requests,
     `tokens_per_s` prompt and output tokens in the mean, of which `burst_tokens` may come at once. `cache_share` is the
-    part of each pod's cache that it may keep against others. An operator may see what is going on in the whole cluster.
+    part of each pod's cache that it may keep against others. `priority` is the most urgent that its requests may have:
+    they ask for theirs, and among tenants it is the operator who says who goes first. An operator may see what is going
+    on in the whole cluster.
     """
 
     name: str = "anonymous"
@@ -23,6 +26,7 @@ class Tenant:
     tokens_per_s: float = 0.0
     burst_tokens: int = 0
     cache_share: float = 0.0
+    priority: int = -MAX_PRIORITY
     is_operator: bool = False
 
     @property

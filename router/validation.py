@@ -221,7 +221,7 @@ def finish(
         timeout_s=timeout_s,
         echo=echo,
         is_score=ask.is_score,
-        priority=ask.priority,
+        priority=max(ask.priority, ask.tenant.priority),
         text_rules=ask.text_rules,
         explain=ask.explain,
         adapter=ask.model if ask.model in limits.adapters else "",

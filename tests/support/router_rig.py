@@ -10,6 +10,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -27,6 +28,7 @@ from pagewire.serving.redis_address import RedisAddress
 from pagewire.serving.registry import Registry
 from pagewire.serving.tls import CLEAR, Tls, Wire
 
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 PATIENT_S = 60.0  # how long a test waits for what has to come: so that it ends where it never does
 
 
@@ -62,12 +64,13 @@ class RunningRouter:
     async def _has(self, pods: int) -> bool:
         return await self.metric("pagewire_router_pods") == pods
 
-    async def has_heard(self) -> None:
-        """Wait until the router knows of each pod the blocks that it reports now; where there are keys, it never is."""
-        await eventually(self._has_heard)
+    async def has_heard(self, headers: Mapping[str, str] = NO_HEADERS) -> None:
+        """Wait until the router knows of each pod the blocks that it reports now; with keys, `headers` hold one's."""
+        await eventually(lambda: self._has_heard(headers))
 
-    async def _has_heard(self) -> bool:
-        told = {each.pod_id: each.load for each in (await self.rpc.GetLoads(pb.GetLoadsRequest())).pods}
+    async def _has_heard(self, headers: Mapping[str, str]) -> bool:
+        answer = await self.rpc.GetLoads(pb.GetLoadsRequest(), metadata=tuple(headers.items()))
+        told = {each.pod_id: each.load for each in answer.pods}
         loads = [(told[pod.pod_id], pod.load) for pod in self.pods]
         return all(
             (heard.blocks_total, heard.blocks_free) == (said.blocks_total, said.blocks_free) for heard, said in loads
