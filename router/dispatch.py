@@ -26,6 +26,7 @@ from pagewire.core.errors import (
     Draining,
     HandedOver,
     InvalidRequest,
+    Overloaded,
     PagewireError,
     PodLost,
     Unavailable,
@@ -304,7 +305,7 @@ class Dispatcher:
             _end_handovers(life)
             now_s = self._clock.now()
             if bill.is_paid:
-                self._admission.settle(life.num_charged if life.attempt else -life.num_prompt, now_s, tenant)
+                self._admission.settle(life.num_charged, now_s, tenant)
             if life.forecast is not None and life.running:
                 life.forecast.given_up(now_s)
 
@@ -341,6 +342,7 @@ class Dispatcher:
             error.message,
             extra={"request_id": life.request.request_id},
         )
+        life.num_refused += isinstance(error, Overloaded | Draining) or is_too_much(error)
         if self._cut_off is not None:
             raise self._cut_off()
         if isinstance(error, HandedOver) and life.num_handovers < MAX_HANDOVERS:

@@ -78,6 +78,7 @@ class Life:
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     has_begun: bool = False  # the first event went out
     attempt: int = 0
+    num_refused: int = 0  # of these, whose pods had nothing done for it
     failed_keys: set[str] = field(default_factory=set)
     error: PagewireError | None = None
     predicted_cached_tokens: int = 0
@@ -112,10 +113,13 @@ class Life:
 
     @property
     def num_charged(self) -> int:
-        """Tokens that its output costs: of a beam search all that its beams wrote until the longest answer was whole.
+        """Tokens that it costs beyond its prompt, which was charged: less than 0 where no pod had it computed.
 
-        Nothing is heard of a search before it is over, so one that is given up costs its prompt alone.
+        A beam search costs all that its beams wrote until the longest answer was whole. Nothing is heard of a search
+        before it is over, so one that is given up costs its prompt alone.
         """
+        if self.attempt == self.num_refused:
+            return -self.num_prompt
         if not self.request.sampling.use_beam_search:
             return self.num_output
         return self.request.sampling.num_beams * max(len(each.output) for each in self.sequences)

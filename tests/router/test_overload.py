@@ -27,7 +27,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 from router_rig import RunningRouter, StartRouter, eventually, leap
 
-from pagewire.core.errors import InvalidRequest, Overloaded, PagewireError, PodLost, UnsupportedField
+from pagewire.core.errors import Draining, InvalidRequest, Overloaded, PagewireError, PodLost, UnsupportedField
 from pagewire.core.load import Load
 from pagewire.core.messages import Role
 from pagewire.protos import inference_pb2 as pb
@@ -425,6 +425,27 @@ async def test_a_prompt_that_never_ran_is_not_paid_for(start: StartRouter, monke
         await router.has_heard()
         assert (await ask(router)).status_code == 200
         assert 'reason="queue_wait"} 3.0' in (await router.http.get("/metrics")).text
+
+
+@pytest.mark.parametrize(
+    "refusal", [Overloaded("no room", retry_after_s=1.0), Draining("it goes away"), InvalidRequest("", field="prompt")]
+)
+async def test_a_prompt_that_pods_refused_is_not_paid_for(
+    start: StartRouter, monkeypatch: pytest.MonkeyPatch, refusal: PagewireError
+) -> None:
+    as_tenant(monkeypatch, Tenant(name="t", tokens_per_s=0.01, burst_tokens=100))
+    pods = FakePod("d0"), FakePod("d1")
+    async with start(*pods) as router:
+        for pod in pods:
+            pod.refusal = refusal
+        for _ in range(4):  # each prompt has 32 tokens
+            assert (await ask(router)).json()["error"]["code"] == refusal.cause
+        pods[0].refusal = None
+        assert (await ask(router)).status_code == 200  # 48 of 100, whoever else was asked first
+        for pod in pods:
+            pod.refusal = PodLost("with what it had computed")
+        assert (await ask(router)).status_code == 503  # 80
+        assert "its tokens" in (await ask(router)).json()["error"]["message"]
 
 
 async def test_who_takes_slowly_makes_no_pod_slow(start: StartRouter, monkeypatch: pytest.MonkeyPatch) -> None:
