@@ -63,7 +63,7 @@ class Balancing:
         if self._rebalancer is None:
             log.info("this router balances the roles of pods from now on (%s)", self._lease)
             self._rebalancer = Rebalancer(self._rules, self._clock.now())
-        known = [pod for pod in self._pool.pods if pod.registration.role in OTHER]
+        known = [pod for pod in self._pool.pods if pod.registration.role in OTHER and self._pool.is_one_of_us(pod)]
         pods = [_load_of(pod, self._pool.roster.priors) for pod in known]
         shift = self._rebalancer.observe(pods, self._clock.now())
         if shift is None:

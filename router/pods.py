@@ -108,10 +108,13 @@ class PodPool:
 
     def ejected(self) -> dict[str, str]:
         """Return pod id @ incarnation -> cause of those that are kept out, though they could be used."""
-        return self.ejection.out(pod for pod in self._pods.values() if self._is_one_of_us(pod))
+        return self.ejection.out(pod for pod in self._pods.values() if self.is_one_of_us(pod))
 
-    def _is_one_of_us(self, pod: Pod) -> bool:
-        """False for one that waits for an upgrade to come to its version, say: nobody misses it yet."""
+    def is_one_of_us(self, pod: Pod) -> bool:
+        """Return whether a pod serves what is served, linked or not.
+
+        False for one that waits for an upgrade to come to its version, say: nobody misses it yet.
+        """
         return not pod.misfit and self.chosen in (None, pod.registration.fingerprint)
 
     def standings(self) -> list[Standing]:

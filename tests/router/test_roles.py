@@ -10,7 +10,7 @@ from typing import Any
 import byte_tokenizer
 import httpx
 import pytest
-from fake_pod import FakePod
+from fake_pod import FakePod, fingerprint
 from router_rig import RunningRouter, StartRouter, eventually
 
 from pagewire.cli.role import run
@@ -267,6 +267,22 @@ async def test_one_of_two_routers_has_a_pod_follow_the_load(start: StartRouter) 
         assert changed.orders == [Role.PREFILL]
         assert p0.orders == []
         await eventually(lambda: router._has(3))
+
+
+async def test_pods_of_the_next_version_keep_no_pod_from_following_the_load(start: StartRouter) -> None:
+    p0, d0, d1 = trio()
+    p0.load = Load(waiting_tokens=10_000, prefill_s_per_token=0.001)
+    waiting = FakePod("p1", role=Role.PREFILL, serves=fingerprint(block_size=32))
+    async with start(p0, d0, d1, misfits=(waiting,), **QUICK) as router:
+
+        async def is_refused() -> bool:
+            return "p1" in (await router.http.get("/health")).json()["refused"]
+
+        await eventually(is_refused)
+        async with asyncio.timeout(10):
+            while not (d0.orders or d1.orders):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert waiting.orders == []
 
 
 async def test_models_without_names_are_balanced_each_whatever_their_folders_are_called(
