@@ -15,6 +15,7 @@ from pagewire.router.drain_rate import DrainRate, bounded_s
 from pagewire.router.refusals import Reason, Refused
 from pagewire.router.tenants import Tenant
 
+NEVER_S = 1e9  # some thirty years: of a rate that is next to nothing more could not be said over gRPC
 SWEEP_AT = 1024  # accounts, beyond which those that hold nothing are forgotten
 
 
@@ -142,7 +143,7 @@ class TenantLimits:
         if account.bucket is not None and account.bucket.wait_s(tokens, now_s) > 0:
             wait_s = account.bucket.wait_s(wanted, now_s)
             # Told in full, however long: coming back before would be in vain.
-            retry_after_s = max(bounded_s(wait_s), wait_s)
+            retry_after_s = min(NEVER_S, max(bounded_s(wait_s), wait_s))
             message = f"this tenant has used its tokens; {wanted} more may be had in {retry_after_s:.1f} s"
             raise Refused(Reason.TENANT_TOKENS, message, retry_after_s=retry_after_s)
 

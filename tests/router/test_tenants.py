@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from google.rpc import error_details_pb2
 
 from pagewire.core.cache_quota import MAX_TAG_BYTES
+from pagewire.router.http_exchange import refusal
 from pagewire.router.refusals import Refused
 from pagewire.router.tenant_limits import TenantLimits, TokenBucket
 from pagewire.router.tenants import ANONYMOUS, OPERATOR, Tenant
+from pagewire.serving.rich_status import rich_status
 
 
 def test_who_has_no_limits_may_have_any_number_of_requests_and_tokens() -> None:
@@ -106,6 +109,18 @@ def test_a_smaller_burst_that_is_set_before_the_next_request_holds_of_what_was_t
     bucket.limit(rate=1.0, burst=4.0, now_s=3.0)
     bucket.limit(rate=1.0, burst=10.0, now_s=3.0)
     assert bucket.level(3.0) == 4.0
+
+
+@pytest.mark.parametrize("rate", [1e-15, 5e-324])
+def test_tokens_that_never_come_again_are_refused_in_words_that_both_doors_have(rate: float) -> None:
+    limits, tenant = TenantLimits(), Tenant(name="a", tokens_per_s=rate, burst_tokens=100_000)
+    limits.charge(tenant, 100_000, 0.0)
+    with pytest.raises(Refused, match="100000 more may be had in") as raised:
+        limits.enter(tenant, 1.0)
+    details = rich_status(raised.value).details
+    delay = error_details_pb2.RetryInfo()
+    assert [each.Unpack(delay) for each in details] == [False, True]
+    assert delay.retry_delay.ToSeconds() == int(refusal(raised.value, "r").headers["retry-after"]) > 10**8
 
 
 @pytest.mark.parametrize("rate", [0.5, 1.0])
