@@ -328,15 +328,15 @@ def test_a_new_key_is_what_its_line_says(tmp_path: Path) -> None:
 
 def test_a_new_key_has_the_limits_and_rights_that_were_asked(tmp_path: Path) -> None:
     limits = ("--max-concurrent", "3", "--tokens-per-s", "20.5", "--burst-tokens", "400", "--cache-quota", "0.25")
-    made = json.loads(pagewire("keys", "create", "acme", *limits, "--operator", "--json").stdout)
+    made = json.loads(pagewire("keys", "create", "acme", *limits, "--priority", "-10", "--operator", "--json").stdout)
     owner = read(made["table"], secret=b"s").tenant(made["key"])
     assert owner is not None
     assert (owner.max_concurrent, owner.tokens_per_s, owner.burst_tokens) == (3, 20.5, 400)
-    assert (owner.cache_share, owner.is_operator) == (0.25, True)
+    assert (owner.cache_share, owner.priority, owner.is_operator) == (0.25, -10, True)
     bare = json.loads(pagewire("keys", "create", "acme", "--json").stdout)
     owner = read(bare["table"], secret=b"s").tenant(bare["key"])
     assert owner is not None
-    assert (owner.cache_quota, owner.is_operator) == (None, False)
+    assert (owner.cache_quota, owner.priority, owner.is_operator) == (None, 0, False)
     assert pagewire("keys", "create", "acme", "--cache-quota", "1.5").returncode == 1
 
 
