@@ -106,7 +106,12 @@ class Shape:
 def made_up(
     name: str, shape: Shape, times: Callable[[], Iterable[float]], *, num_arrivals: int, seed: int, concurrency: int = 0
 ) -> Workload:
-    """Return a workload of `num_arrivals` at the first of `times()`. Nothing but the tree is shared."""
+    """Return a workload of `num_arrivals` at the first of `times()`. Nothing but the tree is shared.
+
+    Raises ValueError where the tree's share is none in whole pieces, or leaves nothing of a prompt.
+    """
+
+    _pieces_per_level(shape)  # what cannot be is said now
 
     def source() -> Iterator[Arrival]:
         draw = _Draw(shape, random.Random(f"{seed}/shape"))
@@ -115,13 +120,25 @@ def made_up(
     return Workload(name=name, source=source, piece_tokens=MADE_UP_PIECE_TOKENS, concurrency=concurrency, seed=seed)
 
 
+def _pieces_per_level(shape: Shape) -> int:
+    tree, mean = shape.tree, shape.input.mean
+    found = tree.pieces_per_level(mean, MADE_UP_PIECE_TOKENS)
+    shared = found * tree.depth * MADE_UP_PIECE_TOKENS
+    if bool(found) != (tree.share > 0) or shared >= mean:
+        raise ValueError(
+            f"a prefix_share of {tree.share:g} of a mean prompt of {mean:g} tokens, over {tree.depth} levels, is "
+            f"{shared} tokens in whole pieces of {MADE_UP_PIECE_TOKENS}: take longer prompts or another share"
+        )
+    return found
+
+
 class _Draw:
     """Draws arrivals one after the other, and numbers the pieces that nobody shares."""
 
     def __init__(self, shape: Shape, chance: random.Random) -> None:
         self._shape = shape
         self._chance = chance
-        self._per_level = shape.tree.pieces_per_level(shape.input.mean, MADE_UP_PIECE_TOKENS)
+        self._per_level = _pieces_per_level(shape)
         self._next_piece = shape.tree.num_nodes() * self._per_level
         # Not 1 - share: a way is of whole pieces, and the mean is to be as asked all the same.
         self._own_share = 1 - self._per_level * shape.tree.depth * MADE_UP_PIECE_TOKENS / shape.input.mean

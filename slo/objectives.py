@@ -39,7 +39,7 @@ class Objectives:
 
     def __str__(self) -> str:
         """Return the text that `parse_objectives` reads."""
-        return ",".join(f"{measure}={bound_s * 1e3:g}ms" for measure, bound_s in self.bounds_s.items())
+        return ",".join(f"{measure}={bound_s * 1e3:.10g}ms" for measure, bound_s in self.bounds_s.items())
 
 
 def parse_objectives(text: str) -> Objectives:

@@ -11,6 +11,8 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+LEAST_CV, MOST_CV = 1e-3, 1e3  # beyond which no gamma distribution can be drawn from in floats
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
@@ -27,8 +29,10 @@ class Process:
         """Refuse what is no process with ValueError."""
         if not 0 < self.rate < math.inf:
             raise ValueError(f"a rate of {self.rate:g} requests a second is none")
-        if not 0 <= self.cv < math.inf:
-            raise ValueError(f"a coefficient of variation of {self.cv:g} is none")
+        if self.cv and not LEAST_CV <= self.cv <= MOST_CV:
+            raise ValueError(
+                f"a coefficient of variation of {self.cv:g} is none: it is 0, or from {LEAST_CV:g} to {MOST_CV:g}"
+            )
 
     def times(self, seed: int) -> Iterator[float]:
         """Yield arrival times without end. The first is one gap after 0, or 0 where all gaps are equal."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,7 +24,9 @@ class WorkloadConfig:
     arrivals: Literal["auto", "constant", "poisson", "gamma", "recorded"] = setting(
         "auto", help="when requests come; auto: as recorded where a recording has times, else poisson"
     )
-    rate: float = setting(0.0, help="requests a second on average; 0: as recorded, or 1", unit="1/s")
+    rate: float = setting(
+        0.0, help="arrivals a second on average, each a request or a session; 0: as recorded, or 1", unit="1/s"
+    )
     burst_cv: float = setting(2.0, help="coefficient of variation of the gaps of gamma arrivals; 1 is poisson")
     concurrency: int = setting(0, help="users of a closed loop, each with one request at a time; 0: open loop")
     requests: int = setting(
@@ -51,10 +54,10 @@ class WorkloadConfig:
     def __post_init__(self) -> None:
         """Refuse what is no workload with ConfigError."""
         for name in ("rate", "concurrency", "requests", "duration_s", "warmup_s", "think_s"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}, not 0 or more")
-        if not self.length_scale > 0:
-            raise ConfigError(f"length_scale is {self.length_scale}, not above 0")
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} is {getattr(self, name)}, not 0 or more, and finite")
+        if not 0 < self.length_scale < math.inf:
+            raise ConfigError(f"length_scale is {self.length_scale}, not above 0, and finite")
         if self.arrivals == "recorded" and not self.trace:
             raise ConfigError("arrivals is recorded, and there is no trace")
         if self.concurrency and (self.rate or self.arrivals != "auto"):

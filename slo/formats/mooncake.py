@@ -74,7 +74,7 @@ def write_mooncake(workload: Workload, path: Path) -> None:
 
     Raises ValueError where 512 tokens are no whole number of its pieces, OSError where it cannot be written.
     """
-    if PIECE_TOKENS % workload.piece_tokens:
+    if PIECE_TOKENS % workload.piece_tokens and any(each.turns[0].pieces for each in workload):
         raise ValueError(
             f"{workload.name} has pieces of {workload.piece_tokens} tokens, which do not fill blocks of 512"
         )

@@ -44,6 +44,12 @@ def test_what_is_made_up_is_written_with_its_times_and_what_it_shares(tmp_path: 
     assert len({each.turns[0].pieces[2:] for each in arrivals}) == 20
 
 
+def test_texts_have_no_pieces_that_could_not_fill_a_block(tmp_path: Path) -> None:
+    path = tmp_path / "cut.jsonl"
+    slo_export(str(path), "--trace", "sample:sharegpt", "--length-scale", "0.3", "--requests", "5")
+    assert all(turn.text for each in read_mooncake(path) for turn in each.turns)
+
+
 @pytest.mark.parametrize(
     ("flags", "code", "said"),
     [

@@ -113,6 +113,7 @@ def test_objectives_read_and_write_themselves() -> None:
     slo = parse_objectives("ttft=500ms, tpot=0.05s ,e2e=1m")
     assert slo.bounds_s == {"ttft": 0.5, "tpot": 0.05, "e2e": 60.0}
     assert parse_objectives(str(slo)) == slo
+    assert str(parse_objectives("e2e=30m,ttft=1.2345678s")) == "e2e=1800000ms,ttft=1234.5678ms"
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,8 @@ def test_gamma_gaps_are_of_that_variation(cv: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "cv"), [(0.0, 1.0), (-1.0, 1.0), (float("inf"), 1.0), (1.0, -0.1), (1.0, float("nan"))]
+    ("rate", "cv"),
+    [(0.0, 1.0), (-1.0, 1.0), (float("inf"), 1.0), *((1.0, cv) for cv in (-0.1, float("nan"), 1e-4, 1001.0))],
 )
 def test_what_is_no_process_is_an_error(rate: float, cv: float) -> None:
     with pytest.raises(ValueError, match="is none"):
