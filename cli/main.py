@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import importlib.util
 import io
 import sys
@@ -22,6 +23,9 @@ def main() -> None:
 
     if sys.stdin is None:  # it was closed: as good as at its end
         sys.stdin = io.StringIO()
+    out = sys.stdout
+    if isinstance(out, io.TextIOWrapper) and (out.errors == "strict" or codecs.lookup(out.encoding).name != "utf-8"):
+        out.reconfigure(errors="backslashreplace")  # as stderr: a letter that it does not have ends no answer
     try:
         build()()
     except ConfigError as error:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from scripted_server import Context, Responses, ScriptedServer, echo, scripted_server
+from scripted_server import Context, Responses, ScriptedServer, echo, one, scripted_server
 
 from pagewire.core.errors import InvalidRequest
 from pagewire.protos import inference_pb2
@@ -150,3 +150,15 @@ def test_bytes_that_are_no_text_are_replaced(server: tuple[ScriptedServer, str])
     done = subprocess.run(command, input=b"caf\xe9 noir\n", capture_output=True, timeout=60, env=environ)
     assert done.returncode == 0, done.stderr
     assert [each.content for each in scripted.requests[-1].chat.messages] == ["caf\ufffd noir"]
+
+
+@pytest.mark.parametrize("environ", [{"PYTHONIOENCODING": "ascii"}, {"PYTHONUTF8": "0", "LC_ALL": "C"}])
+def test_letters_that_the_terminal_does_not_have_end_no_answer(
+    server: tuple[ScriptedServer, str], environ: dict[str, str]
+) -> None:
+    scripted, url = server
+    scripted.script = lambda request, context: iter([one("caf\xe9 \u65e5"), *[*echo(request, context)][-1:]])
+    command = [sys.executable, "-P", "-m", "pagewire.cli.main", "complete", "--url", url, "hello"]
+    environ = {**os.environ, "PYTHONCOERCECLOCALE": "0", **environ}
+    done = subprocess.run(command, capture_output=True, timeout=60, env=environ)
+    assert (done.returncode, done.stdout) == (0, b"caf\\xe9 \\u65e5\n"), done.stderr
