@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from pagewire.cli import batch_line
+from pagewire.cli import batch_line, out_file
 from pagewire.cli.batch_line import BatchLine
 from pagewire.core.errors import InvalidRequest, PagewireError
 from pagewire.engine.in_place import Completion, InPlaceEngine, Job, Output
@@ -228,6 +228,7 @@ def run(
     """
     if target.exists() and target.samefile(source):
         raise ValueError(f"{target} is the input: the output needs a file of its own")
+    out_file.try_out(target)
     with source.open("rb") as lines:
         total = sum(1 for line in lines if line.strip())
         lines.seek(0)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pagewire.cli import slo_summary
+from pagewire.cli import out_file
 from pagewire.cli.slo_origin import origin
 from pagewire.core.config import ConfigError
 from pagewire.core.document_files import read_object
@@ -65,7 +65,7 @@ def plan(
     if not (config.trace or config.requests or config.duration_s):
         config = dataclasses.replace(config, requests=REQUESTS)
     workload = workload_of(config)
-    slo_summary.try_out(summary)
+    out_file.try_out(summary)
     last_s = max((arrival.at_s for arrival in workload), default=0.0)
     try:
         question = Question(
@@ -90,7 +90,7 @@ def plan(
         raise ConfigError(str(error)) from error
     elapsed_s = time.perf_counter() - started_s
     try:  # first: what was found is not lost with a terminal
-        slo_summary.write(summary, {**telling.as_json(found), **origin(config)})
+        out_file.write_json(summary, {**telling.as_json(found), **origin(config)})
     finally:
         print("\n".join(telling.lines(found)))
         print(f"{found.runs} clusters simulated in {elapsed_s:.1f} s", file=sys.stderr)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
-from pagewire.cli import slo_summary
+from pagewire.cli import out_file
 from pagewire.cli.progress import Report, bar, say
 from pagewire.cli.slo_origin import asked
 from pagewire.slo.player import Played
@@ -38,13 +38,14 @@ def execute(
     """
     workload = workload_of(config)
     total = _num_requests(workload, plan)
-    slo_summary.try_out(summary)
-    with record_file(records) if records is not None else nullcontext(_forget) as on_record:
+    for file in (summary, records):
+        out_file.try_out(file)
+    with record_file(records) if records is not None else nullcontext(out_file.forget) as on_record:
         with bar(server.url) if sys.stderr.isatty() else nullcontext() as report:
-            keep = _Keep(on_record)
+            keep = out_file.Keep(on_record)
             done = asyncio.run(_watched(workload, server, plan, keep, report, total))
         try:  # first: what was measured is not lost with a terminal
-            slo_summary.write(summary, done.as_json(**asked(config), url=bare(server.url)))
+            out_file.write_json(summary, done.as_json(**asked(config), url=bare(server.url)))
         finally:
             print("\n".join(table(done.summary)))
             for warning in done.warnings():
@@ -54,25 +55,6 @@ def execute(
     if done.left is not None:
         return INTERRUPTED
     return 0 if any(record.is_answered for record in done.records) else 1
-
-
-class _Keep:
-    """Adds records to a file until that fails once, of which it tells: a full disk does not end what is measured."""
-
-    def __init__(self, add: Callable[[Record], None]) -> None:
-        self._add = add
-        self.error: OSError | None = None
-
-    def __call__(self, record: Record) -> None:
-        if self.error is None:
-            try:
-                self._add(record)
-            except OSError as error:
-                self.error = error
-
-
-def _forget(record: Record) -> None:
-    """Write nothing."""
 
 
 def _num_requests(workload: Workload, plan: RunPlan) -> int | None:

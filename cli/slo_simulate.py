@@ -6,14 +6,13 @@ import dataclasses
 import math
 import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pagewire.cli import slo_summary
+from pagewire.cli import out_file
 from pagewire.cli.slo_origin import origin
 from pagewire.core.config import ConfigError
 from pagewire.core.errors import Overloaded, Unavailable
@@ -89,48 +88,49 @@ def simulate(
         simulator = Simulator(composition, model, workload, config.seed, is_detailed=detailed, duration_s=duration_s)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    slo_summary.try_out(summary)
+    for file in (summary, records):
+        out_file.try_out(file)
     tally = Tally(config.warmup_s, duration_s, objectives, is_closed=bool(config.concurrency))
-    with ExitStack() as files:
-        takers: list[Callable[[Record], None]] = [tally.add]
-        if records is not None:
-            takers.append(files.enter_context(record_file(records)))
-        done, details = 0, dict[str, str]()
+    done, details = 0, dict[str, str]()
+    with record_file(records) if records is not None else nullcontext(out_file.forget) as on_record:
+        keep = out_file.Keep(on_record)
 
         def take(record: Record) -> None:
             nonlocal done
             done += 1
             if record.error:
                 details.setdefault(record.error, record.detail)
-            for each in takers:
-                each(record)
+            tally.add(record)
+            keep(record)
 
         started_s, started_cpu_s = time.perf_counter(), time.process_time()
         simulator.play(take)
         elapsed_s, cpu_s = time.perf_counter() - started_s, time.process_time() - started_cpu_s
-    told = tally.summary(is_cut=simulator.is_cut)
-    failed = [*failures(told, details)]
-    figures = {
-        **told.as_json(),
-        "warnings": [SIMULATED, *failed],
-        "labels": composition.labels,
-        "composition": dataclasses.asdict(composition),
-        "costs": model.as_json(),
-        "simulated_s": simulator.now_s,
-        "cpu_s": cpu_s,
-        **origin(config),
-    }
-    try:  # first: what was found is not lost with a terminal
-        slo_summary.write(summary, figures)
-    finally:
-        print("\n".join(table(told)))
-        for each in failed:
-            say(f"pagewire: {each}")
-        print(
-            f"{composition}: {done} requests, {simulator.now_s:.1f} simulated seconds in {elapsed_s:.1f} s, "
-            f"{cpu_s:.1f} s of CPU: {1e3 * cpu_s / done:.2f} ms a request",
-            file=sys.stderr,
-        )
+        told = tally.summary(is_cut=simulator.is_cut)
+        failed = [*failures(told, details)]
+        figures = {
+            **told.as_json(),
+            "warnings": [SIMULATED, *failed],
+            "labels": composition.labels,
+            "composition": dataclasses.asdict(composition),
+            "costs": model.as_json(),
+            "simulated_s": simulator.now_s,
+            "cpu_s": cpu_s,
+            **origin(config),
+        }
+        try:  # first: what was found is not lost with a terminal
+            out_file.write_json(summary, figures)
+        finally:
+            print("\n".join(table(told)))
+            for each in failed:
+                say(f"pagewire: {each}")
+            print(
+                f"{composition}: {done} requests, {simulator.now_s:.1f} simulated seconds in {elapsed_s:.1f} s, "
+                f"{cpu_s:.1f} s of CPU: {1e3 * cpu_s / done:.2f} ms a request",
+                file=sys.stderr,
+            )
+        if keep.error is not None:
+            raise keep.error
 
 
 def calibrate(
@@ -166,6 +166,7 @@ def calibrate(
     from pagewire.slo.calibrate import summary_lines
     from pagewire.slo.roofline import Device, roofline, sheet_lines
 
+    out_file.try_out(output)
     has_sheet = model is not None or flops or bandwidth or link or efficiency != EFFICIENCY
     if has_sheet and (url != ROUTER or rounds != ROUNDS or tls_ca is not None):
         raise ConfigError("a roofline is made of a data sheet: it asks no cluster by --url, --rounds or --tls-ca")
@@ -175,17 +176,18 @@ def calibrate(
                 raise ConfigError("a roofline takes --model, --flops, --bandwidth and --link")
             device = Device(flops=flops, bandwidth=bandwidth, efficiency=efficiency)
             costs = roofline(read_model(model), device, link_bytes_per_s=link)
-            print("\n".join(sheet_lines(costs)))
+            laws = sheet_lines(costs)
         else:
             tls = Tls(ca=tls_ca) if tls_ca is not None else None
             costs = asyncio.run(measured(url, api_key=api_key, tls=tls, rounds=rounds, say=say))
-            print("\n".join(summary_lines(costs)))
+            laws = summary_lines(costs)
     except Overloaded as error:
         said = f"the cluster refused a request: {error.message}; calibrate an idle one, without objectives (slo_*_s)"
         raise Unavailable(said) from error
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    output.write_text(costs.to_json(), encoding="utf-8")
+    output.write_text(costs.to_json(), encoding="utf-8")  # first: what was measured is not lost with a terminal
+    print("\n".join(laws))
     say(f"pagewire: cost model in {output}")
 
 

@@ -6,9 +6,9 @@ import dataclasses
 import importlib
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pagewire.core.documents import parse_object, real, whole
 from pagewire.slo.record import Record
@@ -60,19 +60,29 @@ def _check(told: dict[str, Any]) -> None:
 def record_file(path: Path) -> Iterator[Callable[[Record], None]]:
     """Yield what adds a record to a new file: JSON lines as they come, or Parquet, all at the end, by the file's name.
 
-    Raises OSError, and ValueError where Parquet needs pyarrow.
+    What is there already stays until there is a first record. Raises OSError, and ValueError where Parquet needs
+    pyarrow.
     """
     if path.suffix == ".parquet":
         arrow, parquet = _pyarrow("pyarrow"), _pyarrow("pyarrow.parquet")
         rows: list[dict[str, Any]] = []
-        with path.open("wb") as table:  # now: what cannot be written is known before there is anything to lose
-            try:
-                yield lambda record: rows.append(row_of(record))
-            finally:
-                parquet.write_table(arrow.Table.from_pylist(rows), table)
+        try:
+            yield lambda record: rows.append(row_of(record))
+        finally:
+            if rows:
+                with path.open("wb") as table:
+                    parquet.write_table(arrow.Table.from_pylist(rows), table)
         return
-    with path.open("w", encoding="utf-8", buffering=1) as out:  # line by line: what was told survives a kill
-        yield lambda record: print(json.dumps(row_of(record)), file=out)
+    with ExitStack() as opened:
+        out: IO[str] | None = None
+
+        def add(record: Record) -> None:
+            nonlocal out
+            if out is None:  # line by line: what was told survives a kill
+                out = opened.enter_context(path.open("w", encoding="utf-8", buffering=1))
+            print(json.dumps(row_of(record)), file=out)
+
+        yield add
 
 
 def read_records(path: Path) -> list[Record]:

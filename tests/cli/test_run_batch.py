@@ -26,6 +26,7 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion
 
 from pagewire.cli.run_batch import Batch, Summary
+from pagewire.cli.run_batch import run as run_batches
 from pagewire.core.messages import Role
 from pagewire.core.sampling import Grammar, SamplingParams
 from pagewire.engine import LLM, in_place
@@ -254,6 +255,21 @@ def test_the_input_is_not_overwritten(model: Path, tmp_path: Path) -> None:
     done = run_batch(model, tmp_path, [request("a", TEXT, prompt="x")])
     assert (done.returncode, "needs a file of its own" in done.stderr) == (1, True)
     assert (tmp_path / "in.jsonl").read_text() != ""
+
+
+def test_an_output_that_cannot_be_written_is_found_before_a_model_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text(request("one", TEXT, prompt="x"))
+    for target, error in ((tmp_path / "none" / "out.jsonl", FileNotFoundError), (tmp_path, IsADirectoryError)):
+        with pytest.raises(error):
+            run_batches(no_model, tmp_path / "in.jsonl", target, lambda _what, _done: None)
+    (tmp_path / "out.jsonl").write_text("before")
+    with pytest.raises(ValueError, match="no model"):
+        run_batches(no_model, tmp_path / "in.jsonl", tmp_path / "out.jsonl", lambda _what, _done: None)
+    assert (tmp_path / "out.jsonl").read_text() == "before"
+
+
+def no_model() -> InPlaceEngine:
+    raise ValueError("no model")
 
 
 def test_an_interrupted_batch_keeps_what_was_answered(model: Path, tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ import pytest
 from made_up_runs import made_up_trial, write_run
 
 
-async def slo_report(*arguments: str, cwd: Path) -> tuple[int | None, str, str]:
+async def slo_report(*arguments: str, cwd: Path, **environ: str) -> tuple[int | None, str, str]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-P", "-m", "pagewire.cli.main", "slo", "report", *arguments,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ}, cwd=cwd,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ, **environ}, cwd=cwd,
     )  # fmt: skip
     async with asyncio.timeout(120):
         out, err = await process.communicate()
@@ -33,6 +33,13 @@ async def test_two_runs_become_a_page_that_compares_them(tmp_path: Path) -> None
     assert "<h1>Mine</h1>" in page
     assert "after against before" in page
     assert (tmp_path / "figures" / "differences.png").is_file()
+
+
+async def test_a_home_that_cannot_be_written_to_is_no_concern_of_a_page(tmp_path: Path) -> None:
+    write_run(tmp_path / "a.json", made_up_trial(2, 9.0))
+    nowhere = dict.fromkeys(("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "MPLCONFIGDIR"), "/dev/null")
+    code, _, err = await slo_report("a.json", cwd=tmp_path, **nowhere)
+    assert (code, err) == (0, "pagewire: 3 figures in report.html\n")
 
 
 async def test_runs_are_judged_by_other_objectives(tmp_path: Path) -> None:

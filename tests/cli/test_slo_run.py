@@ -139,11 +139,12 @@ async def test_a_file_that_cannot_be_written_is_found_before_the_first_request(
 
 
 async def test_a_run_that_cannot_begin_leaves_the_last_ones_figures(tmp_path: Path) -> None:
-    old, new = tmp_path / "old.json", tmp_path / "new.json"
-    old.write_text("{}")
-    for file in (old, new):
-        await slo_run("--url", "http://127.0.0.1:9", "--requests", "1", "--json", str(file))
-    assert (old.read_text(), new.exists()) == ("{}", False)
+    for flag, ending in (("--json", "json"), ("--records", "jsonl"), ("--records", "parquet")):
+        old, new = tmp_path / f"old.{ending}", tmp_path / f"new.{ending}"
+        old.write_text("{}")
+        for file in (old, new):
+            await slo_run("--url", "http://127.0.0.1:9", "--requests", "1", flag, str(file))
+        assert (old.read_text(), new.exists()) == ("{}", False)
 
 
 @asynccontextmanager

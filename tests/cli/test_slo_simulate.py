@@ -75,8 +75,23 @@ async def test_what_was_simulated_is_written_though_nobody_reads_the_table(costs
 
 
 async def test_a_file_that_cannot_be_written_is_found_before_anything_is_simulated(costs: Path, tmp_path: Path) -> None:
-    out, _ = await slo("simulate", "--costs", str(costs), *LOAD, "--json", str(tmp_path / "none" / "s.json"), code=1)
+    for flag in ("--json", "--records"):
+        out, _ = await slo("simulate", "--costs", str(costs), *LOAD, flag, str(tmp_path / "none" / "s.json"), code=1)
+        assert out == ""
+    out, _ = await slo("calibrate", "--output", str(tmp_path / "none" / "c.json"), "--url", "127.0.0.1:9", code=1)
     assert out == ""
+
+
+@pytest.mark.parametrize("full", ["full.jsonl", "full.parquet"])
+async def test_what_was_simulated_is_told_though_its_records_cannot_be_kept(
+    costs: Path, tmp_path: Path, full: str
+) -> None:
+    (tmp_path / full).symlink_to("/dev/full")
+    flags = ("--records", str(tmp_path / full), "--json", str(tmp_path / "told.json"))
+    out, err = await slo("simulate", "--costs", str(costs), *LOAD, *flags, code=1)
+    assert "30 of 30" in out
+    assert "No space left on device" in err
+    assert json.loads((tmp_path / "told.json").read_text())["requests"] == 30
 
 
 async def test_simulated_clusters_are_reported_by_their_pods_and_as_simulated(costs: Path, tmp_path: Path) -> None:
