@@ -6,7 +6,6 @@ take the model, and to how many positions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,8 @@ from typing import Any
 from pagewire.core.document_files import read_object
 from pagewire.core.kv_layout import SCALE_BYTES
 from pagewire.core.kv_sizing import KVSizing, layout_of, shard
+from pagewire.core.positions import own_positions
 from pagewire.core.units import format_bytes
-
-# Scalings of rotary embeddings that leave a model its own number of positions.
-_UNSTRETCHED = ("default", "linear", "llama3")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,18 +34,11 @@ def service(folder: Path) -> Service:
         from pagewire.engine.model.families import architecture_of
         from pagewire.engine.model_folder import ModelFolder
     except ImportError:
-        return Service(max_positions=_own_positions(read_object(folder / "config.json")))
+        return Service(max_positions=own_positions(read_object(folder / "config.json")))
     try:
         return Service(max_positions=architecture_of(ModelFolder.open(folder)).max_positions)
     except ValueError as error:
         return Service(max_positions=None, refusal=str(error))
-
-
-def _own_positions(config: Mapping[str, Any]) -> int | None:
-    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    kind = (scaling.get("rope_type") or scaling.get("type") or "default") if isinstance(scaling, dict) else None
-    own = config.get("max_position_embeddings")
-    return own if kind in _UNSTRETCHED and type(own) is int else None
 
 
 def sizing(folder: Path, *, memory_bytes: int, block_size: int, dtype: str, tensor_parallel: int) -> KVSizing:

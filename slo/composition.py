@@ -11,6 +11,7 @@ from pagewire.engine.limits import Limits
 from pagewire.engine.role_policy import policy_of
 from pagewire.engine.scheduling_policy import PolicyName
 
+MAX_MODEL_LEN = 131_072  # where nothing is known of the model
 VOCABULARY = 1 << 32  # token ids of a simulated prompt are names, and no model's
 
 
@@ -32,7 +33,7 @@ class Composition:
     max_num_batched_tokens: int = 1024
     max_num_seqs: int = 64
     max_num_waiting: int = 256
-    max_model_len: int = 131_072
+    max_model_len: int = MAX_MODEL_LEN
     kv_blocks: int = 4096
     policy: str = "prefix_affinity"
     prefill_mode: str = "remote"

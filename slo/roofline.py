@@ -15,6 +15,7 @@ from typing import Any
 from pagewire.core.attention_heads import AttentionHeads
 from pagewire.core.documents import whole
 from pagewire.core.kv_layout import stored_head_dim
+from pagewire.core.positions import own_positions
 from pagewire.slo.cost_model import CostModel, LinkLaw, StepLaw, StepLine
 
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
@@ -26,7 +27,10 @@ INTAKE_TOKEN_S = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """A decoder: its parameters, and the shape of its attention; `element_bytes` of weights and of KV."""
+    """A decoder: its parameters, and the shape of its attention; `element_bytes` of weights and of KV.
+
+    A sequence has `max_positions` tokens at most, None where nobody knows.
+    """
 
     name: str
     parameters: float
@@ -35,6 +39,7 @@ class ModelShape:
     num_kv_heads: int
     head_dim: int
     element_bytes: float = 2.0
+    max_positions: int | None = None
 
     @classmethod
     def of(cls, name: str, config: Mapping[str, Any]) -> ModelShape:
@@ -60,6 +65,7 @@ class ModelShape:
             num_heads=heads.num_q_heads,
             num_kv_heads=heads.num_kv_heads,
             head_dim=heads.head_dim,
+            max_positions=own_positions(config),
         )
 
     @property

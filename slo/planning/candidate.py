@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pagewire.slo.composition import Composition
+from pagewire.slo.composition import MAX_MODEL_LEN, Composition
 from pagewire.slo.cost_model import CostModel
 from pagewire.slo.planning.device_kind import DeviceKind, joint_costs
 from pagewire.slo.roofline import ModelShape
@@ -95,6 +95,7 @@ class Family:
             chunk_size=self.chunk_size,
             max_num_batched_tokens=self.chunk_size,
             max_num_seqs=self.max_num_seqs,
+            max_model_len=self.model.max_positions or MAX_MODEL_LEN,
             kv_blocks=self.kv_blocks,
             policy=self.policy,
             prefill_mode=self.prefill_mode,

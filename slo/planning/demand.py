@@ -59,12 +59,19 @@ class Demand:
     decode_span_s: float
 
     @classmethod
-    def of(cls, workload: Workload, window: Window, objectives: Objectives, target: float) -> Demand:
-        """Return what the requests of a window need, of which a share of `target` has to be good."""
-        needs = tuple(need for need in _needs(workload) if window.holds(need.due_s))
-        has_bound = needs and not workload.concurrency and all(len(each.turns) == 1 for each in workload)
-        if not has_bound:
-            return cls(needs=(), num_good=0, prefill_span_s=math.inf, decode_span_s=math.inf)
+    def of(
+        cls, workload: Workload, window: Window, objectives: Objectives, target: float, longest: float = math.inf
+    ) -> Demand:
+        """Return what the requests of a window need, of which a share of `target` has to be good.
+
+        Those of more than `longest` tokens, the answer's included, are refused: they need nothing and are not good.
+        """
+        counted = [need for need in _needs(workload) if window.holds(need.due_s)]
+        needs = tuple(need for need in counted if need.prompt + need.output <= longest)
+        has_bound = counted and not workload.concurrency and all(len(each.turns) == 1 for each in workload)
+        num_good = math.ceil(target * len(counted) - 1e-9) if has_bound else 0  # 0.55 of 100 are 55, in floats too
+        if not has_bound or not needs:
+            return cls(needs=(), num_good=num_good, prefill_span_s=math.inf, decode_span_s=math.inf)
         e2e_s = objectives.bounds_s.get("e2e", math.inf)
         first_s = min(e2e_s, objectives.bounds_s.get("ttft", math.inf))
         tpot_s = objectives.bounds_s.get("tpot", math.inf)
@@ -72,10 +79,15 @@ class Demand:
         late_s = (each.due_s + min(e2e_s, first_s + (each.steps * tpot_s if each.steps else 0.0)) for each in needs)
         return cls(
             needs=needs,
-            num_good=math.ceil(target * len(needs)),
+            num_good=num_good,
             prefill_span_s=needs[-1].due_s + first_s - begin_s,
             decode_span_s=max(late_s) - begin_s,
         )
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether enough requests can be good on any cluster at all."""
+        return self.num_good <= len(self.needs)
 
     def least(self, family: Family) -> tuple[int, int]:
         """Return how many prefill and decode pods, or 0 and colocated pods, a cluster of a family has at least."""

@@ -105,6 +105,8 @@ class Judge:
             return Outcome(
                 candidate=candidate, attained=Attainment(good=self._most - bad, total=self._most), is_met=False
             )
+        if not good + bad:  # of sessions whose turns came before the window, or ended with one that failed
+            raise ValueError("no request is due in the window")
         attained = Attainment(good=good, total=good + bad)
         return Outcome(candidate=candidate, attained=attained, is_met=attained.share >= self.target)
 

@@ -39,6 +39,19 @@ class Question:
     choices: Choices
     seed: int = 0
 
+    def num_requests(self) -> int:
+        """Return how many requests there are, those that do not count among them."""
+        return sum(len(arrival.turns) for arrival in self.workload)
+
+    def num_too_long(self) -> int:
+        """Return how many of them have more tokens, the answer's included, than the model has positions."""
+        longest = self.model.max_positions or math.inf
+        return sum(
+            arrival.prompt_tokens(place) + turn.output_tokens > longest
+            for arrival in self.workload
+            for place, turn in enumerate(arrival.turns)
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
@@ -104,7 +117,7 @@ class Plan:
 def plan(question: Question, *, with_what_ifs: bool = True) -> Plan:
     """Return the plan; raises ValueError where the model fits into no kind, or no request counts."""
     judge = _judge(question)
-    demand = Demand.of(question.workload, question.window, question.objectives, question.target)
+    demand = _demand(question)
     colocated, apart = _sides(question)
     sides = (
         _side("colocated", colocated, demand, judge, question.choices.max_pods),
@@ -123,6 +136,13 @@ def plan(question: Question, *, with_what_ifs: bool = True) -> Plan:
 
 def _judge(question: Question) -> Judge:
     return Judge(question.workload, question.window, question.objectives, question.target, question.seed)
+
+
+def _demand(question: Question) -> Demand:
+    return Demand.of(
+        question.workload, question.window, question.objectives, question.target,
+        question.model.max_positions or math.inf,
+    )  # fmt: skip
 
 
 def _sides(question: Question) -> tuple[list[Family], list[Family]]:
@@ -166,7 +186,7 @@ def _changes(question: Question) -> Iterator[tuple[str, Question]]:
 
 def _what_if(name: str, changed: Question, chosen: Candidate) -> tuple[WhatIf, int]:
     judge = _judge(changed)
-    demand = Demand.of(changed.workload, changed.window, changed.objectives, changed.target)
+    demand = _demand(changed)
     of = [each for side in _sides(changed) for each in side]
     same = next(each for each in of if str(Candidate(family=each, prefill=1, decode=1)) == _like(chosen))
     kept = judge.outcome(Candidate(family=same, prefill=chosen.prefill, decode=chosen.decode))

@@ -19,6 +19,8 @@ from pagewire.slo.planning.judge import Judge, Outcome
 def cheapest(families: Sequence[Family], demand: Demand, judge: Judge, *, max_pods: int) -> Outcome | None:
     """Return the best of clusters with `max_pods` at most, None where none meets the target."""
     best: Outcome | None = None
+    if not demand.is_possible:
+        return None
     for family in sorted(families, key=lambda each: (not each.is_monotone, each.price(*demand.least(each)))):
         found = _Within(family, demand.least(family), judge, max_pods, best).best()
         best = _better(best, found)

@@ -18,6 +18,12 @@ def lines(plan: Plan) -> Iterator[str]:
     yield from _aligned([("", "cluster", "an hour", "good", "95 % sure"), *map(_row, (plan.colocated, plan.apart))])
     yield ""
     yield why(plan)
+    if too_long := plan.question.num_too_long():
+        model, num_requests = plan.question.model, plan.question.num_requests()
+        yield (
+            f"{too_long} of {num_requests} requests are longer than the {model.max_positions} positions of "
+            f"{model.name}: every cluster refuses them."
+        )
     for side in (plan.colocated, plan.apart):
         if side.outcome is not None and side.spending is not None:
             yield ""
@@ -116,6 +122,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "slo": str(plan.question.objectives),
         "attainment": plan.question.target,
         "seed": plan.question.seed,
+        "requests_too_long": plan.question.num_too_long(),
         "chosen": chosen and chosen.name,
         "why": why(plan),
         "colocated": _side(plan.colocated),

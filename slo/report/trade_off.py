@@ -75,9 +75,9 @@ def trade_off(experiment: Experiment) -> Figure | None:
         slug="trade-off",
         title="The price of TTFT in TPOT",
         says=f"On the front {'; '.join(said)}.",
-        definition="Each run by the 95th percentiles of its TTFT and its TPOT, of answered requests; lower and further "
-        "left is better. The line joins, at one rate, the runs that no other beats in both: the Pareto front. Runs at "
-        "different rates are not held against each other.",
+        definition="Each run by the 95th percentiles of its TTFT and its TPOT, of the requests that have them; lower "
+        "and further left is better. The line joins, at one rate, the runs that no other beats in both: the Pareto "
+        "front. Runs at different rates are not held against each other.",
         columns=("series", "rate /s", "TTFT p95 ms", "TPOT p95 ms", "front"),
         rows=[
             (spot.series, f"{rate:g}", f"{spot.ttft_ms:.1f}", f"{spot.tpot_ms:.1f}", "yes" if spot.is_front else "")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 from pagewire.core.block_hash import chain, root_hash
-from pagewire.core.errors import PagewireError, status_of
+from pagewire.core.errors import ContextTooLong, PagewireError, status_of
 from pagewire.core.load import Load
 from pagewire.core.messages import Submit
 from pagewire.router.admission import Admission
@@ -73,6 +73,11 @@ class SimRouter:
     def ask(self, request: SimRequest) -> None:
         """Take a request of a caller."""
         now_s, costs = self._around.agenda.now(), self._around.costs
+        longest, num_prompt = self._fingerprint.max_model_len, len(request.asked.prompt)
+        if num_prompt + request.max_tokens > longest:
+            said = f"the prompt has {num_prompt}; max_tokens is {request.max_tokens}"
+            self._over(request, ContextTooLong(said, max_tokens=longest))
+            return
         try:
             self._admission.enter(now_s)
         except PagewireError as error:
@@ -83,7 +88,7 @@ class SimRouter:
         except PagewireError as error:
             self._leave(request, error)
             return
-        work_s = costs.intake_s + costs.intake_token_s * len(request.asked.prompt)
+        work_s = costs.intake_s + costs.intake_token_s * num_prompt
         self._taking_in_until_s = max(self._taking_in_until_s, now_s) + work_s
         self._around.agenda.at(self._taking_in_until_s, self._look_up, request)
 

@@ -235,3 +235,22 @@ def test_without_time_no_bound_is_known() -> None:
     assert (asked.prefill_span_s, asked.decode_span_s) == (0.0, 0.0)
     for side, prefill in (("remote", 1), ("auto", 1), ("together", 0)):
         assert least(side, slow, slow, asked) == (prefill, 1)
+
+
+def test_a_share_of_requests_is_a_whole_number_of_them() -> None:
+    many = workload(*((1.0, turn(4, 1, piece)) for piece in range(100)))
+    assert [demand(many, "", target=target).num_good for target in (0.55, 0.551, 0.9)] == [
+        55,
+        56,
+        90,
+    ]  # 55.00000000000001
+
+
+def test_requests_that_are_longer_than_the_model_goes_are_none_of_the_good() -> None:
+    def within(longest: float, target: float = 0.5) -> Demand:
+        return Demand.of(THREE, ALL, parse_objectives("ttft=1s"), target, longest)
+
+    for longest, num_needs in ((9, 3), (8, 2), (7, 2), (6, 1), (4, 0)):
+        assert (len(within(longest).needs), within(longest).num_good) == (num_needs, 2)
+    assert [within(longest).is_possible for longest in (7, 6, 4)] == [True, False, False]
+    assert within(4, target=0.9).num_good == 3

@@ -392,6 +392,29 @@ def test_no_cluster_will_do() -> None:
     assert found.what_ifs == ()
 
 
+def test_requests_that_are_longer_than_the_model_goes_are_good_on_no_cluster() -> None:
+    workload = asked(rate=20.0, prompt="400-400", answer="20-20", requests=40)
+    short = dataclasses.replace(MODEL, max_positions=419)
+    found = plan(question(workload, "ttft=10s", model=short), with_what_ifs=False)
+    assert (found.chosen, found.runs) == (None, 0)
+    assert "40 of 40 requests are longer than the 419 positions of m: every cluster refuses them." in telling.lines(
+        found
+    )
+    just = plan(question(workload, "ttft=10s", model=dataclasses.replace(short, max_positions=420)))
+    assert just.chosen is not None
+    assert telling.as_json(just)["requests_too_long"] == 0
+    doubled = {each.name: each for each in just.what_ifs}["prompts twice as long"]
+    assert (doubled.is_met, doubled.best) == (False, None)
+
+
+def test_a_window_before_which_all_was_asked_is_an_error() -> None:
+    shape = Shape(input=Lengths(40, 40), output=Lengths(2, 2), turns=Lengths(2, 2))
+    sessions = retimed(made_up("s", shape, at_once, num_arrivals=3, seed=1), Process(rate=1.0), 1)
+    late = dataclasses.replace(question(sessions, "ttft=1s"), window=Window(from_s=500.0, until_s=600.0))
+    with pytest.raises(ValueError, match="no request is due in the window"):
+        plan(late)
+
+
 def test_prompts_twice_as_long_share_what_they_shared() -> None:
     before = asked(rate=1.0, requests=10, share=0.5)
     pairs = zip(before, longer_prompts(before), strict=True)

@@ -52,6 +52,10 @@ def test_a_config_says_a_models_shape() -> None:
     shape = ModelShape.of("smollm2", config)
     assert shape.parameters == pytest.approx(134.5e6, rel=1e-3)  # norms left out
     assert shape.token_bytes == 2 * 30 * 3 * 64 * 2
+    assert shape.max_positions is None
+    own, yarn = {"max_position_embeddings": 8192}, {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}
+    assert ModelShape.of("smollm2", config | own).max_positions == 8192
+    assert ModelShape.of("smollm2", config | own | yarn).max_positions is None  # it may reach further
     with pytest.raises(ValueError, match="vocab_size"):
         ModelShape.of("m", {name: value for name, value in config.items() if name != "vocab_size"})
 

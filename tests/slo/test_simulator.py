@@ -259,6 +259,17 @@ def test_one_request_alone_takes_the_sum_of_its_parts() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(("longest", "error"), [(103, ""), (102, "context_length_exceeded")])
+def test_what_is_longer_than_the_model_goes_is_refused_as_by_a_router(longest: int, error: str) -> None:
+    one = Workload(
+        name="one",
+        source=lambda: [Arrival(at_s=1.0, turns=(Turn(input_tokens=100, output_tokens=3, pieces=(1, 2)),))],
+        piece_tokens=PIECE,
+    )
+    (record,) = Simulator(Composition(max_model_len=longest), COSTS, one, 0).run()
+    assert (record.error, record.output_tokens) == (error, 0 if error else 3)
+
+
 def test_pods_of_one_machine_slow_each_other_down_while_their_steps_overlap() -> None:
     def asked() -> list[Arrival]:
         first = Arrival(at_s=1.0, turns=(Turn(input_tokens=32, output_tokens=40, pieces=(1,)),))

@@ -18,6 +18,7 @@ PURE_FILES = (
     "core/kv_sizing.py",
     "core/load.py",
     "core/messages.py",
+    "core/positions.py",
     "core/report.py",
     "core/rest.py",
     "core/sampling.py",
