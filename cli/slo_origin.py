@@ -16,8 +16,11 @@ KEY_FLAG = "--api-key"
 
 
 def asked(config: WorkloadConfig) -> dict[str, Any]:
-    """Return what this process was asked, for its JSON."""
-    return {"command": command_line(sys.argv), "seed": config.seed, "workload": config.as_json()}
+    """Return what this process was asked, for its JSON: with the rate at which it asked, where none was said."""
+    from pagewire.slo.workload_source import rate_of
+
+    workload = config.as_json() | {"rate": rate_of(config)}
+    return {"command": command_line(sys.argv), "seed": config.seed, "workload": workload}
 
 
 def origin(config: WorkloadConfig) -> dict[str, Any]:

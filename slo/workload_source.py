@@ -43,6 +43,13 @@ def num_recorded(config: WorkloadConfig) -> int | None:
     return sum(1 for _ in _recorded(config)) if config.trace else None
 
 
+def rate_of(config: WorkloadConfig) -> float:
+    """Return at what rate arrivals come, 0 where the times are as recorded, or users of a closed loop make them."""
+    if config.rate or config.concurrency or _arrivals(config) == "recorded":
+        return config.rate
+    return DEFAULT_RATE
+
+
 def _made_up(config: WorkloadConfig) -> Workload:
     shape = Shape(
         input=config.input,
@@ -57,14 +64,17 @@ def _made_up(config: WorkloadConfig) -> Workload:
 
 
 def _timed(config: WorkloadConfig, workload: Workload) -> Workload:
-    is_recorded = bool(config.trace) and _format(config) != "sharegpt"
-    arrivals = config.arrivals
-    if arrivals == "auto":
-        arrivals = "recorded" if is_recorded else "poisson"
+    arrivals, rate = _arrivals(config), rate_of(config)
     if arrivals == "recorded":
-        return at_rate(workload, config.rate) if config.rate else workload
+        return at_rate(workload, rate) if rate else workload
     cv = {"constant": 0.0, "poisson": 1.0, "gamma": config.burst_cv}[arrivals]
-    return retimed(workload, Process(rate=config.rate or DEFAULT_RATE, cv=cv), config.seed)
+    return retimed(workload, Process(rate=rate, cv=cv), config.seed)
+
+
+def _arrivals(config: WorkloadConfig) -> str:
+    if config.arrivals != "auto":
+        return config.arrivals
+    return "recorded" if config.trace and _format(config) != "sharegpt" else "poisson"
 
 
 def _recorded(config: WorkloadConfig) -> Workload:

@@ -155,3 +155,23 @@ async def test_a_closed_loop_ends_with_its_duration(costs: Path, tmp_path: Path)
     found = json.loads(told.read_text())
     assert found["window"] == {"from_s": 0.0, "until_s": 5.0}
     assert found["requests"] > 100
+
+
+async def test_runs_that_were_told_no_rate_were_asked_at_one(costs: Path, tmp_path: Path) -> None:
+    """What came differs by chance: two of them are more of one rate, and no curve over two."""
+    files = [tmp_path / f"{seed}.json" for seed in (1, 2)]
+    for file in files:
+        flags = (
+            "--requests",
+            "20",
+            "--seed",
+            file.stem,
+            "--slo",
+            "ttft=1s",
+            "--records",
+            str(file.with_suffix(".jsonl")),
+        )
+        await slo("simulate", "--costs", str(costs), *flags, "--json", str(file))
+    out, _ = await slo("report", *map(str, files), "-o", str(tmp_path / "two.html"))
+    assert "carries" not in out
+    assert "Attainment against request rate" not in (tmp_path / "two.html").read_text()

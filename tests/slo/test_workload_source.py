@@ -12,7 +12,7 @@ from pagewire.core.config import ConfigError, load
 from pagewire.slo.samples import FILES, sample
 from pagewire.slo.workload import Workload
 from pagewire.slo.workload_config import WorkloadConfig
-from pagewire.slo.workload_source import workload_of
+from pagewire.slo.workload_source import rate_of, workload_of
 
 
 def workload(**told: Any) -> Workload:
@@ -67,6 +67,23 @@ def test_times_are_as_asked() -> None:
     ]
     # Conversations have no times: they get those of a process.
     assert rate(workload(trace="sample:sharegpt", rate="5")) == pytest.approx(5.0, rel=0.5)
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({}, 1.0),
+        ({"rate": "3"}, 3.0),
+        ({"concurrency": "2"}, 0.0),
+        ({"trace": "sample:azure"}, 0.0),
+        ({"trace": "sample:azure", "rate": "3"}, 3.0),
+        ({"trace": "sample:azure", "arrivals": "constant"}, 1.0),
+        ({"trace": "sample:sharegpt"}, 1.0),
+        ({"trace": "sample:sharegpt", "concurrency": "2"}, 0.0),
+    ],
+)
+def test_the_rate_is_told_where_none_was_said(told: dict[str, str], expected: float) -> None:
+    assert rate_of(load(WorkloadConfig, environ={}, flags=told).value) == expected
 
 
 def test_how_much_is_as_asked() -> None:
