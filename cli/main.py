@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import importlib.util
 import io
+import resource
 import sys
 
 from pagewire.cli.progress import say
@@ -23,6 +25,7 @@ def main() -> None:
 
     if sys.stdin is None:  # it was closed: as good as at its end
         sys.stdin = io.StringIO()
+    _may_open_many_files()
     out = sys.stdout
     if isinstance(out, io.TextIOWrapper) and (out.errors == "strict" or codecs.lookup(out.encoding).name != "utf-8"):
         out.reconfigure(errors="backslashreplace")  # as stderr: a letter that it does not have ends no answer
@@ -40,6 +43,13 @@ def main() -> None:
         said = _of_file(error) if isinstance(error, OSError) else str(error)
         say(f"pagewire: {said or type(error).__name__}")
         sys.exit(1)
+
+
+def _may_open_many_files() -> None:
+    """Take what the machine allows: shells allow 1024, for programs older than poll, and each connection is one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # as many as there were, then
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _of_file(error: OSError) -> str:

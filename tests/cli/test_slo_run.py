@@ -30,9 +30,9 @@ async def answer(asked: Asked) -> None:
     await asked.end()
 
 
-async def slo_run(*flags: str, **environ: str) -> tuple[int | None, str, str]:
+async def slo_run(*flags: str, before: tuple[str, ...] = (), **environ: str) -> tuple[int | None, str, str]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", "-m", "pagewire.cli.main", "slo", "run", *flags,
+        *before, sys.executable, "-P", "-m", "pagewire.cli.main", "slo", "run", *flags,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ, **environ},
     )  # fmt: skip
     async with asyncio.timeout(60):
@@ -145,6 +145,23 @@ async def test_a_run_that_cannot_begin_leaves_the_last_ones_figures(tmp_path: Pa
         for file in (old, new):
             await slo_run("--url", "http://127.0.0.1:9", "--requests", "1", flag, str(file))
         assert (old.read_text(), new.exists()) == ("{}", False)
+
+
+async def test_more_requests_at_once_than_a_shell_allows_files_are_asked(tmp_path: Path) -> None:
+    """A connection that this client could not open would count as one that the server refused."""
+    has_all = asyncio.Event()
+
+    async def together(asked: Asked) -> None:
+        if len(stub.asked) == 100:
+            has_all.set()
+        await has_all.wait()
+        await answer(asked)
+
+    async with serving(together) as stub:
+        flags = ("--url", stub.url, "--concurrency", "100", "--requests", "100", "--output", "2")
+        code, out, err = await slo_run(*flags, before=("sh", "-c", 'ulimit -Sn 64; exec "$@"', "sh"))
+    assert code == 0, err
+    assert "100 of 100" in out
 
 
 @asynccontextmanager
