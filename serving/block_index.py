@@ -138,7 +138,7 @@ class BlockIndex:
         found = [_names(answer) for answer in answers]
         errors = [str(answer) for answer in answers if isinstance(answer, hiredis.ReplyError)]
         if any(error.startswith(PASSING) for error in errors):
-            self._servers.moved()
+            self._servers.turned_away()
         if len(errors) == len(answers) and not any(error.startswith(("MOVED", "ASK", "WRONGTYPE")) for error in errors):
             raise ConnectionError(f"Redis refuses lookups: {errors[0]}")
         return found
@@ -165,7 +165,7 @@ class BlockIndex:
             raise
         errors = [str(answer) for answer in answers if isinstance(answer, hiredis.ReplyError)]
         if passing := [error for error in errors if error.startswith(PASSING)]:
-            self._servers.moved()
+            self._servers.turned_away()
             raise ConnectionError(f"Redis does not take it now: {passing[0]}")
         # A slot on its way to another node (ASK) is made good when the entry is renewed.
         if refused := [error for error in errors if not error.startswith("ASK")]:

@@ -72,7 +72,7 @@ class RedisServers:
             if not isinstance(answer, hiredis.ReplyError):
                 return answer
             if str(answer).startswith(PASSING):
-                self.moved()
+                self.turned_away()
             if is_last or not str(answer).startswith("MOVED"):
                 raise ConnectionError(f"Redis refuses {name.decode()}: {answer}")
         raise AssertionError("the last try returns or raises")
@@ -94,6 +94,16 @@ class RedisServers:
     def moved(self) -> None:
         """A key was not where it should be, or its server is away: read the slots again."""
         self._is_stale = self._address.is_cluster
+
+    def turned_away(self) -> None:
+        """A server answered that it is not the one, or not now: look anew which is.
+
+        A server by itself may be a replica by now, and another be met at its address; a connection that was not closed
+        would never come to that one.
+        """
+        self.moved()
+        if not self._address.is_cluster:
+            self._any().close()
 
     def close(self) -> None:
         """Drop all connections."""

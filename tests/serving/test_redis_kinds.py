@@ -14,6 +14,7 @@ import redis
 import redis_rig
 from index_rig import answers, block, eventually, held, name, names, pod, publishing
 from redis.crc import key_slot
+from slow_proxy import slow_proxy
 
 from pagewire.core.index_member import member
 from pagewire.serving import ledger, publisher, redis_servers
@@ -376,6 +377,34 @@ def move_slot(nodes: list[redis_rig.Server], slot: int) -> None:
                 admins[owner].execute_command("MIGRATE", "127.0.0.1", nodes[to].port, each, 0, 5000)
         for each in (admins[to], admins[owner]):
             each.execute_command("CLUSTER", "SETSLOT", slot, "NODE", ids[to])
+
+
+async def test_who_takes_over_a_servers_address_is_met_there_though_the_old_one_lives_on(tmp_path: Path) -> None:
+    """As behind a name or a service of Kubernetes: what was the primary is a replica, and closes no connection."""
+    with (
+        redis_rig.server(redis_rig.VALKEY, tmp_path / "a") as old,
+        redis_rig.server(redis_rig.VALKEY, tmp_path / "b") as new,
+    ):
+        async with slow_proxy(old.port) as address:
+            url = RedisAddress.parse(f"redis://127.0.0.1:{address.port}")
+            async with both(url) as (registry, index), publishing(registry, index) as pub:
+                pub.publish(stored=[block(1)], evicted=[])
+
+                async def is_told(*blocks: int) -> bool:
+                    return await answers(index, names(*blocks)) == held(pub, *[0] * len(blocks))
+
+                await eventually(lambda: is_told(1))
+                address.target = new.port
+                with old.admin() as admin:
+                    admin.execute_command("REPLICAOF", "127.0.0.1", new.port)
+                pub.publish(stored=[block(2)], evicted=[])
+                await eventually(lambda: is_told(1, 2))  # all of it, by who has none of it yet
+                with new.admin() as admin:
+
+                    async def is_registered() -> bool:
+                        return bool(admin.exists("pw:test:pod:d0"))
+
+                    await eventually(is_registered)
 
 
 async def test_a_cluster_that_is_not_there_is_an_outage() -> None:

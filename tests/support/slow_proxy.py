@@ -10,7 +10,8 @@ from pagewire.core.listeners import accepted_last
 
 
 class SlowProxy:
-    """Forwards to a port; answers come `delay_s` late, and never while it is None.
+    """Forwards to the port `target`, which new connections take as it is; answers come `delay_s` late, and never while
+    it is None.
 
     Either way all goes in writes of `slice_bytes` at most, and at `bytes_per_s`, where these are more than 0; a read
     takes 64 KiB, and nothing is read while one is on its way. Once it is silenced nothing goes either way, no byte and
@@ -18,7 +19,7 @@ class SlowProxy:
     """
 
     def __init__(self, target: int) -> None:
-        self._target = target
+        self.target = target
         self._writers: set[asyncio.StreamWriter] = set()
         self._serving: set[asyncio.Task[None]] = set()
         self.delay_s: float | None = 0.0
@@ -35,7 +36,7 @@ class SlowProxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self._target)
+            to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self.target)
         except OSError:
             writer.transport.abort()  # as nobody listens there
             return
