@@ -76,6 +76,7 @@ class EngineConfig:
     speculative_tokens: int = 0
     step_target_s: float = 0.0
     brownout: bool = False
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
     stall_s: float = 60.0  # the longest step; an engine that takes longer is given up
 
@@ -204,6 +205,7 @@ class EngineConfig:
             step_target_s=pod.step_target_ms / 1000,
             brownout=pod.brownout == "on",
             stall_s=pod.engine_stall_s,
+            log_level=pod.log_level,
             log_format=pod.log_format,
         )
 

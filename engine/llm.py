@@ -26,7 +26,7 @@ from pagewire.engine.config import EngineConfig
 from pagewire.engine.in_place import Completion, InPlaceEngine, Job
 from pagewire.text.tokenizer import Tokenizer, word_texts
 
-OF_PODS = frozenset({"role", "brownout", "stall_s", "log_format"})
+OF_PODS = frozenset({"role", "brownout", "stall_s", "log_level", "log_format"})
 SETTINGS = frozenset(field.name for field in dataclasses.fields(EngineConfig)) - {"model", "threads", "adapters"}
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]

@@ -185,7 +185,7 @@ def main(argv: list[str]) -> None:
     """Run an engine on inherited file descriptors; an exception ends the process with a non-zero code."""
     socket_fd, pool_fd, config_json = argv
     config = EngineConfig.from_json(config_json)
-    logs.configure("engine", form=config.log_format)
+    logs.configure("engine", config.log_level, config.log_format)
     # Both may reach the whole process group, while the front still drains: it decides when its engine ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -146,7 +146,7 @@ def main(argv: list[str]) -> None:
     rank, parent = map(int, argv[:2])
     config = EngineConfig.from_json(argv[2])
     socket_fd, pool_fd, parts_fd, *peer_fds = map(int, argv[3:])
-    logs.configure(f"rank-{rank}", form=config.log_format)
+    logs.configure(f"rank-{rank}", config.log_level, config.log_format)
     # Both may reach the whole process group: rank 0 decides when its ranks end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -63,7 +63,13 @@ def test_texts_and_tokens_are_continued_as_transformers_does(tiny: TinyModel, na
 
 
 def test_settings_that_mean_nothing_here_are_refused(tiny: TinyModel) -> None:
-    for setting in ({"brownout": True}, {"stall_s": 1.0}, {"log_format": "json"}, {"role": "decode"}):
+    for setting in (
+        {"brownout": True},
+        {"stall_s": 1.0},
+        {"log_level": "debug"},
+        {"log_format": "json"},
+        {"role": "decode"},
+    ):
         with pytest.raises(ValueError, match=f"{next(iter(setting))} is a setting of pods"):
             LLM(tiny("llama"), **setting)
     with pytest.raises(TypeError, match=r"LLM has no setting 'max_seqs'; those it has are .*max_num_seqs"):

@@ -247,6 +247,14 @@ async def test_a_model_of_the_general_path_runs_in_a_process(
     assert "in float32, through the general path over transformers" in capfd.readouterr().err
 
 
+async def test_it_logs_what_is_as_severe_as_was_asked_for(tiny: TinyModel, capfd: pytest.CaptureFixture[str]) -> None:
+    told = config(tiny("llama"), Role.DECODE)
+    for asked, says in ((told, True), (dataclasses.replace(told, log_level="warning"), False)):
+        client = await EngineClient.start(asked)
+        await client.close()
+        assert ("KV pool" in capfd.readouterr().err) is says
+
+
 async def test_a_model_that_no_path_computes_is_refused_in_one_line(tmp_path: Path) -> None:
     settings = BloomConfig(hidden_size=64, n_layer=2, n_head=4, architectures=["BloomForCausalLM"])
     settings.save_pretrained(tmp_path)
