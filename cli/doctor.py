@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from pagewire.cli import models, valkey
 from pagewire.cli.progress import say
-from pagewire.core import cores
+from pagewire.core import cores, memory_limit
 from pagewire.core.errors import PagewireError
 from pagewire.core.units import format_bytes
 from pagewire.kernels import native_ops
@@ -121,7 +120,7 @@ def _native() -> tuple[Verdict, str]:
 
 
 def _memory() -> tuple[Verdict, str]:
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    total = memory_limit.usable_bytes()
     if total < MIN_MEMORY_BYTES:
         return Verdict.WARN, f"{format_bytes(total)}; the default cluster takes about {format_bytes(MIN_MEMORY_BYTES)}"
     return Verdict.OK, format_bytes(total)

@@ -1,18 +1,16 @@
 """How many cores this process may use: those that it is bound to, and no more than its share of time keeps busy.
 
 A share is what a container is given: a control group, or one above it, may run for a quota of each period, on however
-many cores. More threads than that would all stand still for the rest of the period. Knows files, and nothing of who
-computes.
+many cores. More threads than that would all stand still for the rest of the period. Knows nothing of who computes.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-GROUPS = Path("/sys/fs/cgroup")
-MEMBERSHIP = Path("/proc/self/cgroup")
+from pagewire.core.control_groups import GROUPS, MEMBERSHIP, limits
 
 
 def usable(groups: Path = GROUPS, membership: Path = MEMBERSHIP) -> int:
@@ -24,25 +22,6 @@ def usable(groups: Path = GROUPS, membership: Path = MEMBERSHIP) -> int:
 
 def _quotas(groups: Path, membership: Path) -> Iterator[tuple[int, int]]:
     """Yield the microseconds of running and of the period of each group that bounds us."""
-    files: tuple[str, ...]
-    for line in _text(membership).splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            top, files = groups, ("cpu.max",)
-        elif "cpu" in controllers.split(","):  # of the first version, which has a tree for each
-            top, files = groups / controllers, ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-        else:
-            continue
-        own = PurePosixPath(path.lstrip("/"))
-        # A container may be told the host's path, which is not there: then what bounds it is at the top.
-        for group in (own, *own.parents):
-            said = " ".join(_text(top / group / name) for name in files).split()
-            if len(said) == 2 and all(map(str.isdecimal, said)) and int(said[1]):  # no bound is "max", or -1
-                yield int(said[0]), int(said[1])
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError:
-        return ""
+    for said in limits("cpu", ("cpu.cfs_quota_us", "cpu.cfs_period_us"), ("cpu.max",), groups, membership):
+        if len(said) == 2 and all(map(str.isdecimal, said)) and int(said[1]):  # no bound is "max", or -1
+            yield int(said[0]), int(said[1])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from pagewire.core import memory_limit
 from pagewire.core.block_hash import HASH_VERSION
 from pagewire.core.clock import Clock
 from pagewire.core.engine_messages import EngineReady
@@ -148,6 +149,7 @@ def _assemble(
     kv_dtype = dtype if config.kv_dtype == "auto" else config.kv_dtype
     layout = architecture.kv_layout(config.block_size, kv_dtype, BlockOrder(config.kv_order))
     _check_ranks(config, architecture)
+    _check_memory(config, device)
     cache = KVCache.open(layout, config.kv_memory_bytes, devices, pool_fd)
     log.info("%s", cache.describe())
     num_slots = config.host_kv_memory_bytes // layout.block_bytes
@@ -299,6 +301,18 @@ def _check_ranks(config: EngineConfig, architecture: Architecture) -> None:
     if not isinstance(architecture, NativeArchitecture):
         raise ValueError(f"tensor_parallel {config.tensor_parallel}: no shards for the {architecture.path}")
     architecture.part(config.weight_dtype, Shard(num_ranks=config.tensor_parallel))
+
+
+def _check_memory(config: EngineConfig, device: torch.device) -> None:
+    """Raise ValueError where KV alone is more than this process may have: it would be killed while it takes it."""
+    asked = {"host_kv_memory_bytes": config.host_kv_memory_bytes}
+    if device.type == "cpu":
+        asked = {"kv_memory_bytes": config.kv_memory_bytes} | asked
+    limit = memory_limit.usable_bytes()
+    alone = {name: value for name, value in asked.items() if value > limit}
+    if alone or sum(asked.values()) > limit:
+        told = " and ".join(f"{name} {value}" for name, value in (alone or asked).items())
+        raise ValueError(f"{told}: there is no room for as many bytes here, where a process may have {limit}")
 
 
 def _max_model_len(config: EngineConfig, architecture: Architecture) -> int:

@@ -15,6 +15,7 @@ from engine_runs import engine, greedy, run_all, spec
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from pagewire.core import memory_limit
 from pagewire.core.clock import MonotonicClock
 from pagewire.core.kv_layout import KVLayout
 from pagewire.core.messages import Role
@@ -267,6 +268,17 @@ def test_a_pool_says_what_it_holds_and_refuses_to_be_too_small(tiny: TinyModel) 
         engine(tiny("llama"), max_model_len=512, kv_memory_bytes=400 * 768)
     with pytest.raises(ValueError, match="512 positions"):
         engine(tiny("llama"), max_model_len=513)
+
+
+def test_kv_that_is_more_than_a_process_may_have_is_refused_before_it_is_taken(
+    tiny: TinyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container, where it would be killed for it: here the limit is a number."""
+    monkeypatch.setattr(memory_limit, "usable_bytes", lambda: 3 << 20)
+    asked = f"^kv_memory_bytes {2 << 20} and host_kv_memory_bytes {2 << 20}: there is no room .* have {3 << 20}$"
+    with pytest.raises(ValueError, match=asked):
+        engine(tiny("llama"), max_model_len=512, kv_memory_bytes=2 << 20, host_kv_memory_bytes=2 << 20)
+    engine(tiny("llama"), max_model_len=512, kv_memory_bytes=2 << 20, host_kv_memory_bytes=1 << 20).close()
 
 
 @pytest.mark.parametrize("name", ["kv_memory_bytes", "host_kv_memory_bytes"])
