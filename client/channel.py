@@ -11,6 +11,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from pagewire.client.retry import Timeout
 from pagewire.client.security import Tls
+from pagewire.core.loopback import is_here
 from pagewire.protos import inference_pb2
 
 MAX_MESSAGE_BYTES = 64 << 20
@@ -56,7 +57,7 @@ def targets_of(urls: str | Sequence[str]) -> list[Target]:
     return [target_of(url) for url in each]
 
 
-def options(timeout: Timeout, tls: Tls | None) -> list[tuple[str, Any]]:
+def options(target: Target, timeout: Timeout, tls: Tls | None) -> list[tuple[str, Any]]:
     """Return the channel's options; an attempt to connect is given up after the timeout for it."""
     found: list[tuple[str, Any]] = [
         *_OPTIONS,
@@ -68,6 +69,8 @@ def options(timeout: Timeout, tls: Tls | None) -> list[tuple[str, Any]]:
         ("grpc.keepalive_timeout_ms", _ms(timeout.silence_s / 3)),
         ("grpc.http2.ping_timeout_ms", _ms(timeout.silence_s / 3)),  # or it is a minute, whatever the line above says
     ]
+    if is_here(target.name):  # a proxy that the environment names is for what is elsewhere
+        found.append(("grpc.enable_http_proxy", 0))
     if tls is not None and tls.server_name:
         found.append(("grpc.ssl_target_name_override", tls.server_name))
     return found

@@ -52,7 +52,7 @@ class Connection:
         self._dial = dial
         self._target = target
         self._tls = (tls or PUBLIC) if target.has_tls else tls
-        self._options = options(timeout, self._tls)
+        self._options = options(target, timeout, self._tls)
         self._is_closed = False
         self._current: Renewed[_Channel] = Renewed(self._make, self._tls.files if self._tls is not None else ())
         # By use. Only ever set and popped, which no other thread comes between: a call that was forgotten ends its use

@@ -8,7 +8,6 @@ the handshake that proved its caller.
 
 from __future__ import annotations
 
-import ipaddress
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from urllib.parse import urlsplit
 import grpc
 
 from pagewire.core.certificates import believe, client_pem, show
+from pagewire.core.loopback import is_here
 from pagewire.core.renewed import Renewed
 
 ChannelOptions = Sequence[tuple[str, int | str]]
@@ -27,17 +27,8 @@ def check_redis(url: str) -> None:
     """Raise ValueError where what is said to this Redis would go over a network in the clear."""
     scheme, hosts = urlsplit(url).scheme, urlsplit(url).netloc.rpartition("@")[2].split(",")
     # The nodes of a cluster tell of others, wherever those are.
-    if scheme == "redis+cluster" or (scheme == "redis" and not all(map(_is_here, hosts))):
+    if scheme == "redis+cluster" or (scheme == "redis" and not all(map(is_here, hosts))):
         raise ValueError("redis_url speaks in the clear, where TLS is asked for: it begins with rediss: or unix:")
-
-
-def _is_here(host: str) -> bool:
-    """Tell whether a host, perhaps with a port, is this machine by its loopback interface."""
-    name = urlsplit(f"//{host}").hostname or "localhost"
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return name == "localhost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +145,7 @@ class Wire:
 
         It shows what is in the files now for as long as it is open: one that is to last is opened anew for each dial.
         """
+        options = [*options, ("grpc.enable_http_proxy", 0)]  # the environment's, which has no business in a cluster
         if self._tls is None or self._credentials is None:
             return grpc.aio.insecure_channel(address, options=options)
         named = [("grpc.ssl_target_name_override", self._tls.name)] if self._tls.name else []

@@ -127,6 +127,20 @@ def test_who_shows_what_is_over_is_not_let_in_until_it_is_renewed(
         assert client.generate("x").text == "strangers"
 
 
+def test_a_proxy_of_the_environment_is_for_routers_elsewhere(
+    rotation: Rotation, router: tuple[ScriptedServer, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    with Client(router[1], tls=rotation.tls, retry=ONCE) as client:
+        assert client.generate("x").text == "ours"
+    with (
+        Client("router.elsewhere.invalid:50050", retry=ONCE) as client,
+        pytest.raises(RouterLost, match=r"127\.0\.0\.1:1"),
+    ):
+        client.generate("x", timeout_s=10)
+
+
 def test_half_a_pair_is_shown_to_nobody(rotation: Rotation, router: tuple[ScriptedServer, str]) -> None:
     with Client(router[1], tls=rotation.tls, retry=ONCE) as client:
         rotation.issue("strangers", "client.pem")

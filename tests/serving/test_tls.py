@@ -132,6 +132,20 @@ async def test_a_link_and_a_shipment_go_over_mutual_tls(certificates: Certificat
             assert sink.spoilt == []
 
 
+@pytest.mark.parametrize("is_clear", [True, False])
+async def test_no_proxy_of_the_environment_stands_between_two_processes_of_a_cluster(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch, is_clear: bool
+) -> None:
+    """As Docker's client puts one into every container, and companies into every shell; here it is nobody's port."""
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    listens, dials = (CLEAR if is_clear else Wire(certificates.tls(name)) for name in ("pod", "client"))
+    async with pod(listens) as source, dialling(source.server.address, dials) as dialer:
+        await dialer.up(10)
+        async with receiving(source.server.address, dials, Recorder()) as receiver:
+            await receiver.connected(10)
+
+
 def strangers(certificates: Certificates, case: str) -> Wire:
     match case:
         case "another authority's":
