@@ -19,6 +19,7 @@ from pagewire.router.assembly import Router
 from pagewire.router.config import RouterConfig
 from pagewire.router.http_server import listen
 from pagewire.router.rpc import SERVICE
+from pagewire.serving import descriptors
 from pagewire.serving.lifecycle import Lifecycle
 from pagewire.serving.logs import configure
 from pagewire.serving.tracing import open_exporter
@@ -40,6 +41,7 @@ async def run(config: RouterConfig, *, on_ready: OnReady, lifecycle: Lifecycle |
     """
     if lifecycle is None:
         configure(config.name, config.log_level, config.log_format)
+        descriptors.allow(config.max_concurrent + config.max_waiting)
         lifecycle = Lifecycle()
         lifecycle.drain_on_signals()
     async with contextlib.AsyncExitStack() as stack:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
+import resource
 import signal
 import socket
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +69,28 @@ async def test_a_signal_ends_the_process_well(model: Path, valkey: ValkeyServer,
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+async def test_as_many_callers_as_the_process_may_have_are_let_in(model: Path, valkey: ValkeyServer) -> None:
+    """And not as many as it has of descriptors to begin with; where it may not have enough, the log says so."""
+    config = {"model": (str(model),), "cluster_secret": "s", "redis_url": valkey.connection_url, "port": 0}
+    for most, is_enough in ((4096, True), (256, False)):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-c", SCRIPT, json.dumps(config | {"grpc_port": 0}),
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            preexec_fn=partial(resource.setrlimit, resource.RLIMIT_NOFILE, (100, most)),
+        )  # fmt: skip
+        try:
+            assert process.stdout is not None
+            http = json.loads(await asyncio.wait_for(process.stdout.readline(), 60))["http"]
+            async with contextlib.AsyncExitStack() as stack:
+                for _ in range(150):
+                    one = await stack.enter_async_context(httpx.AsyncClient(trust_env=False, verify=False))
+                    assert (await one.get(f"{http}/live")).status_code == 200
+        finally:
+            process.terminate()
+            _, said = await process.communicate()
+        assert (b"256 open files are allowed, too few for 1280 callers" in said) is not is_enough
 
 
 def test_an_empty_secret_is_refused() -> None:
