@@ -6,8 +6,11 @@ import codecs
 import contextlib
 import importlib.util
 import io
+import os
 import resource
+import signal
 import sys
+from types import FrameType
 
 from pagewire.cli.progress import say
 from pagewire.core.config import ConfigError
@@ -18,6 +21,8 @@ EXTRAS = "router,engine,local,slo"
 
 def main() -> None:
     """Run the command line: exit code 2 on wrong use, 1 on a failure with a name."""
+    if os.getpid() == 1:  # a container's first process hears of nothing that it does not handle
+        signal.signal(signal.SIGTERM, _end)  # until a service has begun, which drains
     if importlib.util.find_spec("typer") is None:
         say("pagewire: only the SDK is installed; the command line needs pagewire[router,engine,local]")
         sys.exit(2)
@@ -50,6 +55,10 @@ def _may_open_many_files() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):  # as many as there were, then
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + number)
 
 
 def _of_file(error: OSError) -> str:

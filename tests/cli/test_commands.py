@@ -6,12 +6,14 @@ import errno
 import io
 import json
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from pagewire.cli import doctor, pod
@@ -38,6 +40,24 @@ ENVIRON = {"PATH": "/usr/bin:/bin", "COLUMNS": "200", "NO_COLOR": "1", "TERM": "
 def pagewire(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pagewire.cli.main", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, env={**ENVIRON, **environ}, timeout=60)
+
+
+def test_a_first_process_that_is_told_to_stop_before_it_serves_ends() -> None:
+    """As a container's, which hears no signal that it does not handle, and would be killed when its grace is over."""
+    begun = "lambda: (print('begun', flush=True), time.sleep(60))"
+    code = f"import time; from pagewire.cli import commands, main; commands.build = lambda: {begun}; main.main()"
+    namespace = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+    if subprocess.run([*namespace, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine gives nobody a namespace of processes")
+    with subprocess.Popen([*namespace, sys.executable, "-P", "-c", code], stdout=subprocess.PIPE) as outside:
+        try:
+            assert outside.stdout is not None
+            assert outside.stdout.readline() == b"begun\n"
+            (first,) = psutil.Process(outside.pid).children()
+            first.terminate()
+            assert outside.wait(30) == 128 + signal.SIGTERM
+        finally:
+            outside.kill()
 
 
 def test_help_explains_each_setting_with_unit_default_and_variable() -> None:
