@@ -120,7 +120,12 @@ def router(config: RouterConfig) -> None:
 
 
 def _say_ready(ready: Mapping[str, object]) -> None:
-    print(json.dumps(ready), flush=True)
+    """Print where it serves, for whoever started it; a disk without room keeps nobody from serving."""
+    try:
+        print(json.dumps(ready), flush=True)
+    except OSError as error:
+        log.warning("%s was not printed: %s", json.dumps(ready), error)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else what is left of it fails the end
 
 
 def prefill(config: PodConfig) -> None:

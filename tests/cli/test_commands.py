@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import os
 import re
 import signal
 import subprocess
@@ -13,8 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
+import tiny_model
+from free_ports import free_port
+from patience import came_true
 
 from pagewire.cli import doctor, pod
 from pagewire.cli.cluster import POD_SETTINGS, ROUTER_SETTINGS, flags_of
@@ -40,6 +45,31 @@ ENVIRON = {"PATH": "/usr/bin:/bin", "COLUMNS": "200", "NO_COLOR": "1", "TERM": "
 def pagewire(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pagewire.cli.main", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, env={**ENVIRON, **environ}, timeout=60)
+
+
+def test_a_service_whose_output_goes_to_a_full_disk_serves(tmp_path: Path) -> None:
+    port = free_port()
+    arguments = ["--model", str(tiny_model.build(tmp_path)), "--port", str(port), "--grpc-port", "0"]
+    command = [sys.executable, "-P", "-m", "pagewire.cli.main", "router", *arguments]
+    with (
+        Path("/dev/full").open("w") as full,
+        subprocess.Popen(
+            command, stdout=full, stderr=full, env=os.environ | {"PAGEWIRE_CLUSTER_SECRET": "s"}
+        ) as router,
+    ):
+        try:
+            assert came_true(lambda: answers(f"http://127.0.0.1:{port}/live") or router.poll() is not None)
+            router.terminate()
+            assert router.wait(30) == 0
+        finally:
+            router.kill()
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx.get(url, trust_env=False).status_code == httpx.codes.OK
+    except httpx.TransportError:
+        return False
 
 
 def test_a_first_process_that_is_told_to_stop_before_it_serves_ends() -> None:
