@@ -21,6 +21,7 @@ EXTRAS = "router,engine,local,slo"
 
 def main() -> None:
     """Run the command line: exit code 2 on wrong use, 1 on a failure with a name."""
+    _open_standard_files()
     if os.getpid() == 1:  # a container's first process hears of nothing that it does not handle
         signal.signal(signal.SIGTERM, _end)  # until a service has begun, which drains
     if importlib.util.find_spec("typer") is None:
@@ -55,6 +56,15 @@ def _may_open_many_files() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):  # as many as there were, then
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _open_standard_files() -> None:
+    """Put /dev/null where 0, 1 or 2 was closed: libuv ends a process that closes whatever took such a number."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:  # so it is the first that is free, and here for whoever is started too
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
 def _end(number: int, _frame: FrameType | None) -> None:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,22 +48,27 @@ def pagewire(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str
     return subprocess.run(command, capture_output=True, text=True, check=False, env={**ENVIRON, **environ}, timeout=60)
 
 
-def test_a_service_whose_output_goes_to_a_full_disk_serves(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model.build(tmp_path_factory.mktemp("model"))
+
+
+@pytest.mark.parametrize("number", [None, 0, 1, 2])
+def test_a_service_whose_output_is_a_full_disk_or_closed_serves_and_ends_well(tiny: Path, number: int | None) -> None:
     port = free_port()
-    arguments = ["--model", str(tiny_model.build(tmp_path)), "--port", str(port), "--grpc-port", "0"]
+    arguments = ["--model", str(tiny), "--port", str(port), "--grpc-port", "0"]
     command = [sys.executable, "-P", "-m", "pagewire.cli.main", "router", *arguments]
-    with (
-        Path("/dev/full").open("w") as full,
-        subprocess.Popen(
-            command, stdout=full, stderr=full, env=os.environ | {"PAGEWIRE_CLUSTER_SECRET": "s"}
-        ) as router,
-    ):
-        try:
-            assert came_true(lambda: answers(f"http://127.0.0.1:{port}/live") or router.poll() is not None)
-            router.terminate()
-            assert router.wait(30) == 0
-        finally:
-            router.kill()
+    closed = partial(os.close, number) if number is not None else None
+    environ = os.environ | {"PAGEWIRE_CLUSTER_SECRET": "s"}
+    with Path("/dev/full").open("w") as full:
+        router = subprocess.Popen(command, stdout=full, stderr=full, env=environ, preexec_fn=closed)
+    try:
+        assert came_true(lambda: answers(f"http://127.0.0.1:{port}/live") or router.poll() is not None)
+        router.terminate()
+        assert router.wait(30) == 0
+    finally:
+        router.kill()
+        router.wait()
 
 
 def answers(url: str) -> bool:
