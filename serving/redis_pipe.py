@@ -46,6 +46,7 @@ class _Wire(asyncio.Protocol):
         self._asks: deque[_Ask] = deque()
         self._unread = 0
         self._transport: asyncio.Transport | None = None
+        self._why = "it is not made yet"  # there is none
 
     @property
     def is_up(self) -> bool:
@@ -60,7 +61,7 @@ class _Wire(asyncio.Protocol):
         if self._asks and now_s - self._asks[0].asked_s > STALL_S:
             self.drop("the server does not answer")
         if self._transport is None or not self.is_up:
-            raise ConnectionError("the connection to Redis is down")
+            raise ConnectionError(f"the connection to Redis is down: {self._why}")
         if len(self._asks) >= MAX_ASKS:
             raise ConnectionError("too many unanswered commands")
         ask = _Ask(count, self._loop.create_future(), now_s)
@@ -82,7 +83,9 @@ class _Wire(asyncio.Protocol):
 
     def _take(self, answer: object) -> None:
         if not self._asks:
-            self.drop("an answer that nobody asked for")
+            # Whom it does not let in a server tells so, and hangs up: too many callers, or none from other machines.
+            is_error = isinstance(answer, hiredis.ReplyError)
+            self.drop(f"it says {answer}" if is_error else "an answer that nobody asked for")
             return
         ask = self._asks[0]
         ask.got.append(answer)
@@ -99,6 +102,7 @@ class _Wire(asyncio.Protocol):
         """End the connection and fail what waits for it."""
         transport, self._transport = self._transport, None
         if transport is not None:
+            self._why = why
             transport.abort()
         while self._asks:
             answer = self._asks.popleft().answer

@@ -407,6 +407,16 @@ async def test_who_takes_over_a_servers_address_is_met_there_though_the_old_one_
                     await eventually(is_registered)
 
 
+@pytest.mark.parametrize("user", ["", ":PASSWORD@"])
+async def test_why_a_server_lets_nobody_in_is_told(tmp_path: Path, user: str) -> None:
+    with redis_rig.server(redis_rig.VALKEY, tmp_path, "maxclients 1") as server, server.admin() as admin:
+        admin.ping()  # the one that there may be
+        for _ in range(10):  # it may say so before it is asked for anything, or after
+            async with both(RedisAddress.parse(server.url.replace("//", f"//{user}"))) as (registry, _index):
+                with pytest.raises(OSError, match="max number of clients reached"):
+                    await registry.register(pod())
+
+
 async def test_a_cluster_that_is_not_there_is_an_outage() -> None:
     async with both(RedisAddress.parse("redis+cluster://127.0.0.1:1")) as (registry, index):
         assert await asyncio.gather(*(index.lookup(names(1)) for _ in range(3))) == [None] * 3
