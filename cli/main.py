@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import codecs
-import contextlib
 import importlib.util
 import io
 import os
-import resource
 import signal
 import sys
 from types import FrameType
 
 from pagewire.cli.progress import say
+from pagewire.core import descriptors
 from pagewire.core.config import ConfigError
 from pagewire.core.errors import PagewireError
 
@@ -21,7 +20,7 @@ EXTRAS = "router,engine,local,slo"
 
 def main() -> None:
     """Run the command line: exit code 2 on wrong use, 1 on a failure with a name."""
-    _open_standard_files()
+    descriptors.open_standard()
     if os.getpid() == 1:  # a container's first process hears of nothing that it does not handle
         signal.signal(signal.SIGTERM, _end)  # until a service has begun, which drains
     if importlib.util.find_spec("typer") is None:
@@ -31,7 +30,7 @@ def main() -> None:
 
     if sys.stdin is None:  # it was closed: as good as at its end
         sys.stdin = io.StringIO()
-    _may_open_many_files()
+    descriptors.take_all()
     out = sys.stdout
     if isinstance(out, io.TextIOWrapper) and (out.errors == "strict" or codecs.lookup(out.encoding).name != "utf-8"):
         out.reconfigure(errors="backslashreplace")  # as stderr: a letter that it does not have ends no answer
@@ -49,22 +48,6 @@ def main() -> None:
         said = _of_file(error) if isinstance(error, OSError) else str(error)
         say(f"pagewire: {said or type(error).__name__}")
         sys.exit(1)
-
-
-def _may_open_many_files() -> None:
-    """Take what the machine allows: shells allow 1024, for programs older than poll, and each connection is one."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):  # as many as there were, then
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-def _open_standard_files() -> None:
-    """Put /dev/null where 0, 1 or 2 was closed: libuv ends a process that closes whatever took such a number."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:  # so it is the first that is free, and here for whoever is started too
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
 def _end(number: int, _frame: FrameType | None) -> None:

@@ -14,12 +14,12 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from pagewire.core import descriptors
 from pagewire.core.errors import Draining
 from pagewire.router.assembly import Router
 from pagewire.router.config import RouterConfig
 from pagewire.router.http_server import listen
 from pagewire.router.rpc import SERVICE
-from pagewire.serving import descriptors
 from pagewire.serving.lifecycle import Lifecycle
 from pagewire.serving.logs import configure
 from pagewire.serving.tracing import open_exporter
@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 GRPC_CLOSE_S = 2.0
 CUT_OFF_S = 1.0  # for requests that are cut off to say so
+OWN_DESCRIPTORS = 128  # beside its callers': links, Redis, files, libraries
 
 OnReady = Callable[[Mapping[str, str]], None]
 
@@ -41,7 +42,7 @@ async def run(config: RouterConfig, *, on_ready: OnReady, lifecycle: Lifecycle |
     """
     if lifecycle is None:
         configure(config.name, config.log_level, config.log_format)
-        descriptors.allow(config.max_concurrent + config.max_waiting)
+        _take_descriptors(config.max_concurrent + config.max_waiting)
         lifecycle = Lifecycle()
         lifecycle.drain_on_signals()
     async with contextlib.AsyncExitStack() as stack:
@@ -64,6 +65,13 @@ async def run(config: RouterConfig, *, on_ready: OnReady, lifecycle: Lifecycle |
             for task in background:
                 task.cancel()
     lifecycle.stopped()
+
+
+def _take_descriptors(num_callers: int) -> None:
+    allowed = descriptors.take_all()
+    if allowed < num_callers + OWN_DESCRIPTORS:
+        said = "%d open files are allowed, too few for %d callers at once: who comes beyond them is hung up on"
+        log.warning(said, allowed, num_callers)
 
 
 async def _ready(router: Router, on_ready: OnReady, listeners: Sequence[socket.socket]) -> None:
