@@ -12,7 +12,9 @@ MAX_MESSAGE_BYTES = 64 << 20
 SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.http2.max_frame_size", (1 << 24) - 1),
-    ("grpc.http2.lookahead_bytes", 64 << 20),
+    # What a call may send that nobody reads. A probe of the connection would raise it by its rate, to tens of MiB.
+    ("grpc.http2.lookahead_bytes", 256 << 10),
+    ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.write_buffer_size", 32 << 20),
     # Without these, C-core's five minutes between pings end a link during a long prefill.
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),

@@ -156,6 +156,22 @@ async def test_a_call_whose_request_does_not_come_over_grpc_is_ended(start: Star
         assert await router.metric("pagewire_router_requests_active") == 0
 
 
+async def test_what_is_sent_to_a_call_that_reads_no_more_takes_no_memory(start: StartRouter) -> None:
+    """Of a watch of health, for which nobody shows a key."""
+    async with start(FakePod("c0")) as router, grpc.aio.insecure_channel(router.addresses["grpc"]) as channel:
+        watch: Any = channel.stream_stream("/grpc.health.v1.Health/Watch")()
+        await watch.write(HealthCheckRequest().SerializeToString())
+        await watch.read()
+        sent = 0
+        with contextlib.suppress(TimeoutError):
+            while sent < 4 << 20:
+                async with asyncio.timeout(UPLOAD_S):
+                    await watch.write(bytes(64 << 10))
+                sent += 64 << 10
+        assert sent <= 512 << 10
+        watch.cancel()
+
+
 async def test_who_connects_to_grpc_and_says_nothing_is_hung_up_on(start: StartRouter) -> None:
     async with start(FakePod("c0"), silence_s=1.0) as router:
         host, port = router.addresses["grpc"].split(":")
