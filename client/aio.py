@@ -166,8 +166,9 @@ class AsyncClient:
     for the next of `urls` (several, or one text with commas), and an answer that it had begun goes on there.
 
     `tls` holds for all routers, "grpcs://" in an address for one; its files are read again for new calls once they have
-    changed. `api_key` goes with each call, in the clear without TLS. Raises ValueError on an address or key of no known
-    form, or a file that cannot be used.
+    changed. `api_key` goes with each call, in the clear without TLS. It may be made before a loop runs, and belongs to
+    the one in which it is first used: in another, calls raise RuntimeError. Raises ValueError on an address or key of
+    no known form, or a file that cannot be used.
     """
 
     def __init__(
@@ -185,9 +186,13 @@ class AsyncClient:
         self._closed = asyncio.Event()
         self._streams: weakref.WeakSet[_Stream[Any]] = weakref.WeakSet()
         self._metadata = call_metadata(api_key)
-        targets = targets_of(urls)
-        self._routers = Routers(len(targets))
-        self._connections = [Connection(grpc.aio, target, tls, timeout) for target in targets]
+        self._targets = targets_of(urls)
+        self._tls = tls
+        if tls is not None:
+            tls.credentials()  # files that cannot be used are told now
+        self._routers = Routers(len(self._targets))
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._connections: list[Connection] = []  # from the first use on: gRPC's channels belong to the loop that runs
 
     async def __aenter__(self) -> Self:
         return self
@@ -280,10 +285,19 @@ class AsyncClient:
             now_s=time.monotonic(),
         )
 
+    def _connection(self, place: int) -> Connection:
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+            self._connections = [Connection(grpc.aio, each, self._tls, self._timeout) for each in self._targets]
+        if loop is not self._loop:
+            raise RuntimeError("an AsyncClient belongs to the event loop in which it was first used: make another one")
+        return self._connections[place]
+
     @contextmanager
     def _open(self, place: int, course: Course[Any], left_s: float | None) -> Iterator[_Call]:
         metadata = (*self._metadata, *course.metadata)
-        with self._connections[place].methods() as methods:
+        with self._connection(place).methods() as methods:
             yield methods[course.method](course.request, timeout=left_s, metadata=metadata)
 
     async def _unary(self, method: str, request: Any, timeout_s: float | None) -> Any:
@@ -291,7 +305,7 @@ class AsyncClient:
         while True:
             place, left_s = attempts.begin(time.monotonic())
             try:
-                with self._connections[place].methods() as methods:
+                with self._connection(place).methods() as methods:
                     answer = await methods[method](request, timeout=left_s, metadata=self._metadata)
             except grpc.aio.AioRpcError as error:
                 failure = error_from_wire(*_status(error), "")

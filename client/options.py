@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 
 from pagewire.client.results import Message, Tool
 
-Prompt = str | Sequence[int] | Sequence[Message] | Sequence[Mapping[str, Any]]
+Prompt = str | Sequence[int] | Sequence[Message | Mapping[str, Any]]
 Tools = Sequence[Tool | Mapping[str, Any]]
 
 

@@ -10,13 +10,14 @@ import gc
 import socket
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from patience import comes_true
 from scripted_server import ScriptedServer, scripted_server
 
-from pagewire.client import AsyncClient, AsyncStream, Chunk, Client, RetryPolicy, Stream, Timeout
+from pagewire.client import AsyncClient, AsyncStream, Chunk, Client, RetryPolicy, Stream, Timeout, Tls
 from pagewire.client.channel import Target, target_of, targets_of
 from pagewire.core.errors import Cancelled, DeadlineExceeded, InvalidRequest, Overloaded, Unavailable
 
@@ -245,6 +246,30 @@ def test_somebody_who_never_answers_is_given_up_after_the_connect_timeout() -> N
         limits = Timeout(connect_s=0.2, total_s=30)
         with Client(address, timeout=limits, retry=RetryPolicy(max_attempts=1)) as client, pytest.raises(Unavailable):
             client.generate("a")
+
+
+def test_an_aio_client_belongs_to_the_loop_that_first_uses_it(server: tuple[ScriptedServer, str]) -> None:
+    client = AsyncClient(server[1])  # where no loop runs yet, as a module's would be
+
+    async def ask() -> str:
+        return (await client.generate("a b c")).text
+
+    async def close() -> None:
+        assert await ask() == "abc"
+        await client.close()
+
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        assert first.run(ask()) == "abc"
+        with pytest.raises(RuntimeError, match="the event loop in which it was first used"):
+            second.run(ask())
+        with pytest.raises(RuntimeError, match="the event loop in which it was first used"):
+            second.run(client.model_info())
+        first.run(close())
+
+
+def test_an_aio_client_is_refused_unusable_files_when_it_is_made(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"ca\.pem"):
+        AsyncClient("127.0.0.1:1", tls=Tls(ca=tmp_path / "ca.pem"))
 
 
 async def test_a_closed_client_says_so(server: tuple[ScriptedServer, str]) -> None:

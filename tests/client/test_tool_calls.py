@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,8 @@ from hypothesis import strategies as st
 from pagewire.client.attempts import Attempts
 from pagewire.client.codec import request_to_wire
 from pagewire.client.generation import Generation
-from pagewire.client.results import Chunk, ToolCall
+from pagewire.client.options import Prompt
+from pagewire.client.results import Chunk, Message, ToolCall
 from pagewire.client.retry import RetryBudget, RetryPolicy
 from pagewire.client.routers import Routers
 from pagewire.core.errors import RouterLost
@@ -116,3 +119,14 @@ def test_parsed_arguments_are_an_object() -> None:
     for wrong in ("[1]", '{"a": [1'):
         with pytest.raises(ValueError, match=r"no object|Expecting"):
             ToolCall(id="", name="add", arguments=wrong).parsed()
+
+
+def test_a_chat_may_mix_messages_with_objects() -> None:
+    """By its type too, which mypy looks at: a history of objects that goes on with `result.message`."""
+    chat: list[Message | dict[str, Any]] = [
+        {"role": "user", "content": "What time is it?"},
+        Message(role="assistant", content="", tool_calls=CALLS[1:]),
+    ]
+    prompt: Prompt = chat
+    sent = request_to_wire(prompt, {}).chat.messages
+    assert [(each.role, len(each.tool_calls)) for each in sent] == [("user", 0), ("assistant", 1)]
