@@ -12,7 +12,15 @@ from google.protobuf.message import Message
 from pagewire.core.cache_events import CacheEvents
 from pagewire.core.errors import UnsupportedField
 from pagewire.core.load import Load
-from pagewire.core.sampling import Grammar, GrammarKind, TokenBias
+from pagewire.core.sampling import (
+    MAX_ALLOWED_TOKEN_IDS,
+    MAX_LOGIT_BIAS,
+    MAX_STOP_STRINGS,
+    MAX_STOP_TOKEN_IDS,
+    Grammar,
+    GrammarKind,
+    TokenBias,
+)
 from pagewire.protos import inference_pb2 as pb
 from pagewire.router import long_fields, tool_fields
 from pagewire.router.ask import Ask, Reasoning
@@ -22,7 +30,8 @@ from pagewire.router.explanation import Explanation
 from pagewire.router.guided import ANY_OBJECT
 from pagewire.router.json_text import read_object
 from pagewire.router.pods import Standing
-from pagewire.router.tool_fields import Tools
+from pagewire.router.tool_fields import MAX_TOOLS, Tools
+from pagewire.router.validation import MAX_BAD_WORDS
 from pagewire.text.text_stream import TextRules
 
 _SAME_IN_TRANSFER = tuple(field.name for field in pb.Transfer.DESCRIPTOR.fields)
@@ -36,7 +45,7 @@ def ask_from_wire(request: pb.GenerateRequest, request_id: str, timeout_s: float
     """
     form = request.WhichOneof("prompt")
     sampling = request.sampling
-
+    _check_counts(sampling)
     given = functools.partial(_given, sampling)
     return Ask(
         request_id=request_id,
@@ -147,6 +156,16 @@ def cache_news_to_wire(news: CacheNews) -> pb.KvEvent:
     return event
 
 
+def _check_counts(sampling: pb.Sampling) -> None:
+    """Refuse what would take seconds to read: a value takes two bytes of a message, and may take hundreds here."""
+    long_fields.check_count("stop", len(sampling.stop), MAX_STOP_STRINGS, of="strings")
+    long_fields.check_count("stop_token_ids", len(sampling.stop_token_ids), MAX_STOP_TOKEN_IDS)
+    long_fields.check_count("allowed_token_ids", len(sampling.allowed_token_ids), MAX_ALLOWED_TOKEN_IDS)
+    long_fields.check_count("logit_bias", len(sampling.logit_bias), MAX_LOGIT_BIAS)
+    num_bad = len(sampling.bad_words) + len(sampling.bad_word_tokens)
+    long_fields.check_count("bad_words", num_bad, MAX_BAD_WORDS)
+
+
 def _given(message: Message, name: str) -> Any:
     """Return a field that has presence, None where it is unset."""
     return getattr(message, name) if message.HasField(name) else None
@@ -166,6 +185,11 @@ def _chat(chat: pb.ChatPrompt | None) -> dict[str, Any]:
     """Return the fields of an ask that a chat is."""
     if chat is None:
         return {}
+    long_fields.check_count("messages", len(chat.messages), long_fields.MAX_MESSAGES)
+    num_calls = sum(len(message.tool_calls) for message in chat.messages)
+    long_fields.check_count("messages", num_calls, long_fields.MAX_MESSAGES, of="tool_calls")
+    long_fields.check_count("tools", len(chat.tools), MAX_TOOLS)
+    long_fields.check_count("documents", len(chat.documents), long_fields.MAX_DOCUMENTS)
     documents = tuple(
         read_object(f"documents.{i}", document, field="documents") for i, document in enumerate(chat.documents)
     )

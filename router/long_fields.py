@@ -14,8 +14,11 @@ from pagewire.core.errors import InvalidRequest, UnsupportedField
 from pagewire.core.sampling import MAX_LOGIT_BIAS, TokenBias
 from pagewire.router.ask import ChatOptions
 from pagewire.router.tool_fields import as_tool_message, message_calls
+from pagewire.router.validation import MAX_BAD_WORDS
 
 MAX_PROMPTS = 128
+MAX_MESSAGES = 1 << 16
+MAX_DOCUMENTS = 1 << 16
 _PARTS = ("text", "refusal")  # and what holds the text of each
 
 
@@ -38,12 +41,19 @@ def prompts(value: object) -> tuple[str | tuple[int, ...] | None, ...]:
     return tuple(_integers(f"prompt.{i}", each) for i, each in enumerate(value))
 
 
+def check_count(field: str, count: int, most: int, *, of: str = "") -> None:
+    """Raise InvalidRequest where a field holds more values (`of` some sort) than it may, before they are looked at."""
+    if count > most:
+        raise InvalidRequest(f"{field} takes at most {most}{f' {of}' if of else ''}, got {count}", field=field)
+
+
 def documents(value: object) -> tuple[Mapping[str, Any], ...]:
     """Return the documents that a chat template may show; raises InvalidRequest."""
     if value is None:
         return ()
     if not isinstance(value, list):
         raise _wrong("documents", "a list of objects", value)
+    check_count("documents", len(value), MAX_DOCUMENTS)
     _all("documents", value, dict, "an object")
     return tuple(value)
 
@@ -113,8 +123,7 @@ def logit_bias(value: object) -> tuple[TokenBias, ...]:
         return ()
     if not isinstance(value, dict):
         raise _wrong("logit_bias", "an object from token ids to numbers", value)
-    if len(value) > MAX_LOGIT_BIAS:
-        raise InvalidRequest(f"logit_bias takes at most {MAX_LOGIT_BIAS}, got {len(value)}", field="logit_bias")
+    check_count("logit_bias", len(value), MAX_LOGIT_BIAS)
     return tuple(_bias(token, bias) for token, bias in value.items())
 
 
@@ -124,6 +133,7 @@ def bad_words(value: object) -> tuple[str | tuple[int, ...], ...]:
         return ()
     if not isinstance(value, list):
         raise _wrong("bad_words", "a list of texts or of lists of token ids", value)
+    check_count("bad_words", len(value), MAX_BAD_WORDS)
     return tuple(_bad_word(f"bad_words.{i}", word) for i, word in enumerate(value))
 
 
@@ -150,6 +160,7 @@ def messages(value: object) -> tuple[Mapping[str, Any], ...]:
         raise InvalidRequest("messages is missing", field="messages")
     if not isinstance(value, list):
         raise _wrong("messages", "a list", value)
+    check_count("messages", len(value), MAX_MESSAGES)
     read, num_calls = [], 0
     for i, message in enumerate(value):
         if not isinstance(message, dict):
