@@ -256,6 +256,7 @@ class Dispatcher:
             raise failure from error
         finally:
             observed.over(failure)
+            failure = None  # or it and this frame, and so the prompt, would keep each other
 
     @contextmanager
     def _place(self, model: ServedModel, tenant: Tenant) -> Iterator[Place]:

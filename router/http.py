@@ -259,9 +259,7 @@ class FrontDoor:
             await self._refuse_unread(error, request, request_id, endpoint)(scope, receive, send)
             return
         except Exception as error:
-            told = _named(error, request_id)
-            self._dispatcher.refused_unasked(told)
-            await refusal(told, request_id, endpoint.error)(scope, receive, send)
+            await self._refuse_unasked(error, request_id, endpoint)(scope, receive, send)
             return
         try:
             async with unless_gone(receive):
@@ -292,9 +290,7 @@ class FrontDoor:
             served = model.intake.limits()
             self._check_several(call, model.intake)
         except Exception as error:  # the caller is answered, whatever it was
-            told = _named(error, request_id)
-            self._dispatcher.refused_unasked(told, model, endpoint.operation, turn.asked_s)
-            return refusal(told, request_id, endpoint.error)
+            return self._refuse_unasked(error, request_id, endpoint, model, endpoint.operation, turn.asked_s)
         answer = endpoint.answer(call=call, model=call.ask.model or served.model, created=int(time.time()))
         try:
             if call.is_streaming:
@@ -306,6 +302,20 @@ class FrontDoor:
             return JSONResponse(await whole(answer, events), headers=id_headers(request_id))
         except Exception as error:
             return refusal(_named(error, request_id), request_id, endpoint.error)  # the dispatcher has counted it
+
+    def _refuse_unasked(
+        self,
+        error: Exception,
+        request_id: str,
+        endpoint: Endpoint,
+        model: ServedModel | None = None,
+        operation: str = "",
+        since_s: float = 0.0,
+    ) -> Response:
+        # Not where it was caught: the error and a frame that it went through would keep each other, and so the body.
+        told = _named(error, request_id)
+        self._dispatcher.refused_unasked(told, model, operation, since_s)
+        return refusal(told, request_id, endpoint.error)
 
     def _refuse_unread(self, error: Refused, request: Request, request_id: str, endpoint: Endpoint) -> Response:
         self._dispatcher.refused_unread(error, endpoint.operation, request.scope.get(HERE_FOR, 0.0))

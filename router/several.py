@@ -23,7 +23,10 @@ async def together(streams: Sequence[AsyncGenerator[Event, None]], n: int) -> As
         while left:
             event = await told.get()
             if isinstance(event, Exception):
-                raise event
+                try:
+                    raise event
+                finally:
+                    del event  # or it and this frame, and so the prompts, would keep each other
             left -= isinstance(event, Finished)
             if not left:  # its caller is free to go once it has the last event: nothing is left to wait for then
                 await asyncio.gather(*tasks)

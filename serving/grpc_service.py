@@ -20,9 +20,10 @@ import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
+from grpc_status import rpc_status
 
 from pagewire.core.errors import Cancelled, InvalidRequest, PagewireError, named
-from pagewire.serving.rich_status import abort
+from pagewire.serving.rich_status import rich_status
 
 log = logging.getLogger(__name__)
 
@@ -66,10 +67,12 @@ async def _call(kind: type[Message], answer: Unary, patience: Patience, _request
     except grpc.aio.AbortError:
         raise  # by the method itself, with a status that no error of ours has
     except Exception as error:
-        await _end(context, error)
-        raise
-    async with asyncio.timeout(patience.stall_s):
-        await context.write(said)
+        status = _status(error)
+    else:
+        async with asyncio.timeout(patience.stall_s):
+            await context.write(said)
+        return
+    await context.abort_with_status(status)
 
 
 async def _stream(
@@ -78,16 +81,19 @@ async def _stream(
     # Writing waits for whoever reads, and a connection that lives says nothing of that: keepalive does not end it.
     now_s, stalled = asyncio.get_running_loop().time, asyncio.timeout(None)
     try:
-        asked = await _request(kind, patience, context)
-        async with stalled, aclosing(answer(asked, context)) as messages:  # type: ignore[type-var]
+        messages = answer(await _request(kind, patience, context), context)
+        async with stalled, aclosing(messages):  # type: ignore[type-var]
             async for message in messages:
                 stalled.reschedule(now_s() + patience.stall_s)
                 await context.write(message)
                 stalled.reschedule(None)
+        return
     except Exception as error:
-        unread = Cancelled(f"nothing of the answer was read for {patience.stall_s:g} s")
-        await _end(context, unread if stalled.expired() else error)
-        raise
+        if stalled.expired():
+            status = _status(Cancelled(f"nothing of the answer was read for {patience.stall_s:g} s"))
+        else:
+            status = _status(error)
+    await context.abort_with_status(status)
 
 
 async def _request(kind: type[Message], patience: Patience, context: Context) -> Message:
@@ -108,8 +114,12 @@ def _parsed(kind: type[Message], data: bytes) -> Message:
         raise InvalidRequest(f"this is no {kind.DESCRIPTOR.full_name}: {error}", field="body") from error
 
 
-async def _end(context: Context, error: Exception) -> None:
+def _status(error: Exception) -> grpc.Status:
+    """Return what `error` ends a call with. That is done when the error is gone: gRPC keeps what it raises then, with
+    all that this was raised from, and so the request itself, until the garbage collector comes by.
+    """
     if not isinstance(error, PagewireError):
         log.error("a call ended in an error that nobody foresaw", exc_info=error)
     told = named(error)
-    await abort(context, told, told.request_id)
+    status: grpc.Status = rpc_status.to_status(rich_status(told, told.request_id))
+    return status
