@@ -44,7 +44,7 @@ def request_to_wire(prompt: Prompt, options: Options) -> inference_pb2.GenerateR
     unknown = set(options) - Options.__optional_keys__
     if unknown:
         raise TypeError(f"unknown options {sorted(unknown)}; known are {sorted(Options.__optional_keys__)}")
-    guides = [name for name in _GUIDES if options.get(name)]
+    guides = [name for name in _GUIDES if options.get(name) not in (None, "", False)]
     if len(guides) > 1:
         raise InvalidRequest(f"{guides[0]} and {guides[1]} both say what the answer is", field=guides[1])
     request = inference_pb2.GenerateRequest()
@@ -65,6 +65,8 @@ def _set(request: inference_pb2.GenerateRequest, name: str, value: Any) -> None:
     match name:
         case "stop":
             sampling.stop.extend([value] if isinstance(value, str) else value)
+        case "bad_words" if isinstance(value, str):
+            raise TypeError("a list of words is wanted, and its letters are none")
         case "bad_words":
             sampling.bad_words.extend(word for word in value if isinstance(word, str))
             sampling.bad_word_tokens.extend(
@@ -72,11 +74,13 @@ def _set(request: inference_pb2.GenerateRequest, name: str, value: Any) -> None:
             )
         case "allowed_token_ids" | "stop_token_ids":
             getattr(sampling, name).extend(value)
+            if not sampling.allowed_token_ids and name == "allowed_token_ids":  # which the contract has no word for
+                raise InvalidRequest("allowed_token_ids is empty, which allows no token", field=name)
         case "logit_bias":
             sampling.logit_bias.update(value)
         case "early_stopping":
             sampling.early_stopping = str(value).lower()
-        case "json_schema" if value and not isinstance(value, str):
+        case "json_schema" if not isinstance(value, str):  # {} as well, which is any JSON
             sampling.guide.json_schema = json.dumps(dict(value))
         case "json_schema" | "json_object" | "regex" | "lark":
             if value:

@@ -7,7 +7,7 @@ refused, never dropped.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from pagewire.client.options import Options, Prompt
@@ -35,7 +35,7 @@ def fill_prompt(request: inference_pb2.GenerateRequest, prompt: Prompt, options:
     if isinstance(prompt, str):
         request.text = _formed("prompt", _text, prompt)
     else:
-        _fill_parts(request, _formed("prompt", list, prompt))
+        _fill_parts(request, _formed("prompt", _parts, prompt))
     asked = [name for name, nothing in _CHAT_OPTIONS.items() if options.get(name) not in (None, *nothing)]
     if not asked:
         return
@@ -88,6 +88,12 @@ def _formed(field: str, form: Callable[[Any], T], value: object) -> T:
 def _text(prompt: str) -> str:
     prompt.encode()  # half of a surrogate pair has no place in a message
     return prompt
+
+
+def _parts(prompt: Iterable[Any]) -> list[Any]:
+    if isinstance(prompt, (bytes, bytearray)):
+        raise TypeError("bytes are no token ids")  # though they are integers
+    return list(prompt)
 
 
 def _message(part: Message | Mapping[str, Any]) -> inference_pb2.ChatMessage:

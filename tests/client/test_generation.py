@@ -414,3 +414,25 @@ def test_an_answer_that_was_not_ended_is_an_error(endings: int) -> None:
     life.on_response(inference_pb2.GenerateResponse(request_id="r1", complete=last))
     with pytest.raises(EngineFailed):
         life.result()
+
+
+def test_a_schema_of_anything_is_a_schema_and_no_text_is_none() -> None:
+    assert request_to_wire("a", {"json_schema": {}}).sampling.guide.json_schema == "{}"
+    unguided = request_to_wire("a", {"json_schema": "", "regex": "", "lark": "", "json_object": False})
+    assert not unguided.sampling.HasField("guide")
+    with pytest.raises(InvalidRequest, match="json_schema and regex both say"):
+        request_to_wire("a", {"json_schema": {}, "regex": "a"})
+
+
+def test_to_allow_no_token_is_refused_as_over_http() -> None:
+    """The contract cannot tell it from all that there are."""
+    with pytest.raises(InvalidRequest, match="which allows no token") as refused:
+        request_to_wire("a", {"allowed_token_ids": []})
+    assert refused.value.field == "allowed_token_ids"
+    assert request_to_wire("a", {"allowed_token_ids": (5,)}).sampling.allowed_token_ids == [5]
+
+
+def test_one_bad_word_is_not_taken_for_its_letters() -> None:
+    with pytest.raises(InvalidRequest, match="bad_words does not fit its type") as refused:
+        request_to_wire("a", {"bad_words": "no"})
+    assert refused.value.field == "bad_words"

@@ -331,7 +331,9 @@ async def test_who_waits_for_another_try_hears_at_once_that_the_client_is_closed
                 await task
 
 
-@pytest.mark.parametrize("prompt", [5, None, "\ud800", [{"role": "user", "content": "\ud800"}]])
+@pytest.mark.parametrize(
+    "prompt", [5, None, b"abc", bytearray(b"abc"), "\ud800", [{"role": "user", "content": "\ud800"}]]
+)
 def test_what_is_no_prompt_is_refused_by_name(client: Client, prompt: Any) -> None:
     with pytest.raises(InvalidRequest) as raised:
         client.generate(prompt)
