@@ -142,20 +142,17 @@ class Fleet:
             del self._misfits[member]
 
     async def _keep(self, pool: PodPool, pod: Pod) -> None:
-        """Keep the link to a pod until cancelled. An error of our own costs this link, and not all others."""
+        """Keep the link to a pod until cancelled."""
 
         def who() -> Identity:
             return self._identity(pool.chosen)
 
-        times = self._times or LinkTimes()
-        dialer = LinkDialer(pod.registration.address, who, pool.events(pod), times=times, wire=self._wire)
-        while True:
-            try:
-                await dialer.run()
-            except Exception:
-                self.broken_dials += 1
-                log.exception("the link to pod %s ended in an error that nobody foresaw", pod.registration.member)
-            await asyncio.sleep(times.reconnect_max_s)
+        address, events = pod.registration.address, pool.events(pod)
+        dialer = LinkDialer(address, who, events, times=self._times, wire=self._wire, on_broken=self._note_broken)
+        await dialer.run()
+
+    def _note_broken(self) -> None:
+        self.broken_dials += 1
 
     def _pool_of(self, registration: Registration) -> PodPool | None:
         """Return the pool that a pod belongs to; None, and one line in the log, where it fits no model."""

@@ -36,6 +36,10 @@ class _NoSocketError(Exception):
     """The socket beside a stream cannot be had."""
 
 
+def _nothing() -> None:
+    return
+
+
 _Call = grpc.aio.StreamStreamCall[bytes, bytes]
 
 
@@ -51,6 +55,7 @@ class LinkDialer:
         times: LinkTimes | None = None,
         load: Callable[[], Load | None] = no_load,
         wire: Wire = CLEAR,
+        on_broken: Callable[[], None] = _nothing,
     ) -> None:
         self.address = address
         self.error: PagewireError | None = None  # why there is no link now
@@ -60,6 +65,7 @@ class LinkDialer:
         self._times = times or LinkTimes()
         self._load = load
         self._wire = wire
+        self._on_broken = on_broken  # hears of an error of our own that ended a link
         self._takes_socket = wire.is_clear
         self._epoch = 0
         self._settled = asyncio.Event()
@@ -84,6 +90,10 @@ class LinkDialer:
                 delay_s = min(delay_s * 2, times.reconnect_max_s)
                 if not isinstance(error, Unavailable):
                     delay_s = times.reconnect_max_s
+            except Exception as error:  # our own bug: it costs this link, not every one after it
+                log.exception("the link to %s ended in an error that nobody foresaw", self.address)
+                self.error, delay_s = Unavailable(f"internal error: {error}"), times.reconnect_max_s
+                self._on_broken()
             self._settled.set()
             # Jitter, so that a pod that comes back is not dialled by everybody in the same millisecond.
             await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))

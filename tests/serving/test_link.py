@@ -272,6 +272,34 @@ async def test_a_server_that_comes_back_is_linked_again_with_a_new_epoch(served:
     await ended(task)
 
 
+async def test_an_error_of_our_own_costs_its_link_and_not_the_next(
+    served: tuple[Recorder, Served, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    _, _, address = served
+    broken: list[Link] = []
+    up = asyncio.Event()
+
+    def on_up(link: Link) -> None:
+        if not broken:
+            broken.append(link)
+            raise RuntimeError("a bug")
+        up.set()
+
+    told: list[str] = []
+    events = LinkEvents(on_message=lambda _link, _message: None, on_up=on_up, on_down=lambda _link: None)
+    dialer = LinkDialer(
+        address, lambda: identity("client"), events, times=FAST, on_broken=lambda: told.append("broken")
+    )
+    task = asyncio.create_task(dialer.run())
+    async with asyncio.timeout(60):
+        await up.wait()
+    assert (await dialer.up(1.0)) is not broken[0]
+    assert told == ["broken"]
+    (record,) = [each for each in caplog.records if "nobody foresaw" in each.message]
+    assert record.exc_info is not None
+    await ended(task)
+
+
 async def test_a_silent_peer_is_given_up() -> None:
     async def silent(_requests: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         challenge = Challenge(nonce=bytes(16))
