@@ -35,7 +35,8 @@ class ToolDesk:
         self._tokenizer = tokenizer
         template = tokenizer.tool_template
         told = format_of(template.source) if template is not None else None
-        self._format = told if format_name == AUTO else FORMATS.get(format_name)
+        is_told = told is not None and format_name in (AUTO, told.name)  # in the template's own way, where it has one
+        self._format = told if is_told else FORMATS.get(format_name)
 
     def prepared(self, ask: Ask) -> Ask:
         """Return `ask` as its tools want it: marks shown, calls ruled; raises UnsupportedField or InvalidRequest."""
@@ -75,8 +76,7 @@ class ToolDesk:
 
     def _calls(self, tools: Tools, tool_format: ToolFormat) -> str:
         """Return the grammar of an answer that is all calls."""
-        pieces = (*tool_format.opening, *tool_format.between, *tool_format.closing)
-        ids = {piece: self._tokenizer.special_id(piece) for piece in pieces}
+        ids = {piece: self._tokenizer.special_id(piece) for piece in tool_format.pieces}
         return grammar.calls(
             tool_format,
             tools.callable,

@@ -19,6 +19,7 @@ from transformers import AutoTokenizer
 from pagewire.core.errors import InvalidRequest
 from pagewire.router.intake import Intake
 from pagewire.router.openai import parse
+from pagewire.router.tool_desk import ToolDesk
 from pagewire.text.tokenizer import Tokenizer
 from pagewire.text.tools.formats import format_of
 
@@ -166,3 +167,17 @@ def test_the_template_tells_the_format(folder: Path, family: str) -> None:
     assert template is not None
     found = format_of(template.source)
     assert (found.name if found is not None else None) == FAMILIES[family][0]
+
+
+@pytest.mark.parametrize("format_name", ["auto", "mistral"])
+def test_a_format_that_is_named_is_written_as_the_template_writes_it(tmp_path: Path, format_name: str) -> None:
+    written = "{{ '[TOOL_CALLS]' + message.tool_calls[0].function.name + '[ARGS]' }}{{ tools }}"
+    marks = ["[TOOL_CALLS]", "[ARGS]"]
+    tokenizer = Tokenizer(byte_tokenizer.save(tmp_path, chat_template=written, additional_special_tokens=marks))
+    desk = ToolDesk(tokenizer, format_name)
+    body = body_of([{"role": "user", "content": "a"}], TOOLS, tool_choice="required")
+    forced = desk.prepared(parse(body, {"request_id": "a"}, is_chat=True).ask).grammar
+    assert forced is not None
+    (before,) = [line for line in forced.text.splitlines() if line.startswith("call0: ")]
+    assert before.startswith(f'call0: "get_weather" <[{tokenizer.token_id("[ARGS]")}]> ')
+    tokenizer.close()

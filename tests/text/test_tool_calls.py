@@ -23,6 +23,7 @@ from pagewire.text.tools.formats import (
     HERMES,
     LLAMA3_JSON,
     MISTRAL,
+    MISTRAL_NAMED,
     PYTHONIC,
     QWEN3_CODER,
     ToolFormat,
@@ -40,6 +41,8 @@ WEATHERS: dict[str, Any] = {
     "more": {"anyOf": [{"type": "object"}, {"type": "string"}]},
     "any": {"$ref": "#"},
 }
+WRITTEN = (*FORMATS.values(), MISTRAL_NAMED)  # all ways to write calls
+NAMES = (*FORMATS, "mistral_named")
 KNOWN: dict[str, Schema] = {"get_weather": {"properties": WEATHERS}, "add": {"properties": None}, "now": {}}
 Call = tuple[str, str]
 
@@ -141,11 +144,7 @@ FOUND: list[tuple[ToolFormat, str, str, list[Call]]] = [
     (QWEN3_CODER, "<tool_call><function=now> oh </function>", "oh </function>", [("now", "{}")]),
 ]  # fmt: skip
 WORDS: list[tuple[ToolFormat, str]] = [
-    *(
-        (each, text)
-        for each in FORMATS.values()
-        for text in ("", " ", "hello\n", "a <tool b [TOOL {x} [1, 2]", "[", "{")
-    ),
+    *((each, text) for each in WRITTEN for text in ("", " ", "hello\n", "a <tool b [TOOL {x} [1, 2]", "[", "{")),
     (HERMES, "<tool_call>oh</tool_call> <tool_call></tool_call>"),
     (HERMES, '<tool_call>{"arguments": {}}</tool_call>'),
     (HERMES, '<tool_call>{"name": "add", "arguments": [1]}</tool_call>'),
@@ -263,7 +262,7 @@ SCRAPS = st.sampled_from((
 
 
 @settings(max_examples=300)
-@given(data=st.data(), tool_format=st.sampled_from(tuple(FORMATS.values())), scraps=st.lists(SCRAPS, max_size=12))
+@given(data=st.data(), tool_format=st.sampled_from(WRITTEN), scraps=st.lists(SCRAPS, max_size=12))
 def test_no_cut_changes_what_is_read(data: st.DataObject, tool_format: ToolFormat, scraps: list[str]) -> None:
     text = "".join(scraps)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
@@ -309,13 +308,13 @@ def written(
             inner = keywords.between.join(
                 f"{keywords.before}{key}{keywords.middle}{value}{keywords.after}" for key, value in told.items()
             )
-        before = tool_format.before_name + name + tool_format.before_arguments
+        before = tool_format.before_name + name + "".join(tool_format.before_arguments)
         texts.append(before + inner + tool_format.after_arguments)
     return "".join(tool_format.opening) + "".join(tool_format.between).join(texts) + "".join(tool_format.closing)
 
 
 @settings(max_examples=150)
-@given(tool_format=st.sampled_from(tuple(FORMATS.values())), calls=CALLS, cut=st.integers(0, 200))
+@given(tool_format=st.sampled_from(WRITTEN), calls=CALLS, cut=st.integers(0, 200))
 def test_what_is_written_as_a_format_says_is_read_back(
     tool_format: ToolFormat, calls: list[tuple[str, dict[str, Any]]], cut: int
 ) -> None:
@@ -366,7 +365,7 @@ def test_one_is_within_a_call_until_its_arguments_are_whole(tool_format: ToolFor
         assert first.is_within_call == (is_open and len(arguments) == 1)
 
 
-@pytest.mark.parametrize("tool_format", FORMATS.values(), ids=FORMATS)
+@pytest.mark.parametrize("tool_format", WRITTEN, ids=NAMES)
 def test_a_forced_call_that_is_cut_off_before_its_name_is_no_words(tool_format: ToolFormat) -> None:
     calls: list[tuple[str, dict[str, Any]]] = [("get_weather", {"city": "Paris"}), ("now", {})]
     text = written(tool_format, calls, as_json)
@@ -430,6 +429,9 @@ def test_what_was_told_is_not_kept(tool_format: ToolFormat, beginning: str) -> N
         ("{% if tools %}<tool_call></tool_call>{% endif %}", "hermes"),
         ("<tool_call>\n<function=f>", None),
         ("<tool_call>\n<function=f>\n<parameter=a>", "qwen3_coder"),
+        ("{{ '<seed:tool_call>\n<function=f>\n<parameter=a>' }}", None),
+        ("<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>\n<arg_value>{arg-value-1}</arg_value>", None),
+        ("{{ '<tool_calls><tool_call>' + call.name + '\n```json\n' + call.arguments + '\n```</tool_call>' }}", None),
         ("{{ '[TOOL_CALLS] [' }}", "mistral"),
         ('{"name": function name, "parameters": dictionary} <|start_header_id|>ipython', "llama3_json"),
         ("<|python_tag|>", "llama3_json"),
@@ -442,6 +444,11 @@ def test_what_was_told_is_not_kept(tool_format: ToolFormat, beginning: str) -> N
 def test_a_template_tells_its_format(template: str, name: str | None) -> None:
     found = format_of(template)
     assert (found.name if found is not None else None) == name
+
+
+def test_of_two_ways_to_write_one_format_a_template_tells_which() -> None:
+    assert format_of("{{ '[TOOL_CALLS] [' }}") is MISTRAL
+    assert format_of("{{ '[TOOL_CALLS]' + call.function.name + '[ARGS]' }}") is MISTRAL_NAMED
 
 
 TOOLS: list[tuple[str, dict[str, Any]]] = [
@@ -486,7 +493,7 @@ def accepts(tokenizer: LLTokenizer, lark: str, text: str) -> bool:
     return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
 
 
-@pytest.mark.parametrize("tool_format", FORMATS.values(), ids=FORMATS)
+@pytest.mark.parametrize("tool_format", WRITTEN, ids=NAMES)
 def test_a_forced_call_follows_its_schema_and_is_one_that_the_reader_reads(
     tokenizer: LLTokenizer, tool_format: ToolFormat
 ) -> None:
@@ -515,7 +522,7 @@ ANSWERS: list[tuple[Grammar, list[str], list[str]]] = [  # what rules them, some
     (Grammar(kind=GrammarKind.REGEX, text="[a-c/]+"), ["a/b"], ["d", "[a"]),
     (Grammar(kind=GrammarKind.LARK, text='start: "yes" | no\nno: "no {"'), ["yes", "no {"], ["no", "yesno {"]),
 ]  # fmt: skip
-BESIDE = [each for each in FORMATS.values() if not each.is_json]
+BESIDE = [each for each in WRITTEN if not each.is_json]
 
 
 @pytest.mark.parametrize("tool_format", BESIDE, ids=lambda each: each.name)
@@ -566,7 +573,7 @@ def test_an_answer_that_is_either_is_calls_or_words_by_its_beginning(tool_format
             ), said
 
 
-@pytest.mark.parametrize("tool_format", FORMATS.values(), ids=FORMATS)
+@pytest.mark.parametrize("tool_format", WRITTEN, ids=NAMES)
 @pytest.mark.parametrize("schema", [{}, {"type": "object", "properties": None, "required": None}])
 def test_a_schema_may_say_nothing(tokenizer: LLTokenizer, tool_format: ToolFormat, schema: dict[str, Any]) -> None:
     schema = {key: value for key, value in schema.items() if value is not None or tool_format.keywords is not None}
@@ -578,7 +585,7 @@ def test_a_schema_may_say_nothing(tokenizer: LLTokenizer, tool_format: ToolForma
         assert accepts(tokenizer, optional, written(tool_format, [("now", arguments)], as_json))
 
 
-@pytest.mark.parametrize("tool_format", FORMATS.values(), ids=FORMATS)
+@pytest.mark.parametrize("tool_format", WRITTEN, ids=NAMES)
 def test_a_tool_that_says_nothing_of_its_arguments_has_none(tokenizer: LLTokenizer, tool_format: ToolFormat) -> None:
     lark = grammar.calls(tool_format, [("now", grammar.NO_ARGUMENTS)], {}, is_single=True)
     assert accepts(tokenizer, lark, written(tool_format, [("now", {})]))
@@ -615,6 +622,11 @@ def test_a_mark_that_is_a_special_token_is_forced_as_one(tokenizer: LLTokenizer)
     matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(lark), log_level=0)
     ids = byte_tokenizer.build().encode('\n{"name": "now", "arguments": {}}\n').ids
     assert matcher.try_consume_tokens([0, *ids, 1]) == len(ids) + 2
+    assert matcher.is_accepting()
+    named = grammar.calls(MISTRAL_NAMED, TOOLS[1:], {"[TOOL_CALLS]": 0, "[ARGS]": 1}, is_single=True)
+    matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(named), log_level=0)
+    name, arguments = (byte_tokenizer.build().encode(text).ids for text in ("now", "{}"))
+    assert matcher.try_consume_tokens([0, *name, 1, *arguments]) == len(name) + len(arguments) + 2
     assert matcher.is_accepting()
     either = grammar.calls_or(lark, ANSWERS[0][0])
     for tokens, is_good in (

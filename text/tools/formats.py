@@ -6,7 +6,7 @@ Pure; knows text only. How each is read is in `readings.py`.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pagewire.text.tools import keyed, readings
 from pagewire.text.tools.readings import Reading
@@ -28,24 +28,29 @@ class Keywords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFormat:
-    """One way to write calls: `opening`, calls with `between` them, `closing`, each in pieces that may be tokens.
+    """One way to write calls: `opening`, calls with `between` them, `closing`.
 
-    A call is `before_name`, its name, `before_arguments`, a JSON object or `keywords`, `after_arguments`. `marks` are
-    to be seen in the text where they are special tokens. Calls that are nothing but JSON, as `is_json` says, cannot be
-    told from an answer that is JSON.
+    A call is `before_name`, its name, `before_arguments`, a JSON object or `keywords`, `after_arguments`. What comes in
+    pieces may be tokens. `marks` are to be seen in the text where they are special tokens. Calls that are nothing but
+    JSON, as `is_json` says, cannot be told from an answer that is JSON.
     """
 
     name: str
     read: Reading
     opening: tuple[str, ...] = ()
     before_name: str
-    before_arguments: str
+    before_arguments: tuple[str, ...]
     after_arguments: str
     between: tuple[str, ...]
     closing: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
     keywords: Keywords | None = None
     is_json: bool = False
+
+    @property
+    def pieces(self) -> tuple[str, ...]:
+        """What may be tokens."""
+        return (*self.opening, *self.before_arguments, *self.between, *self.closing)
 
 
 HERMES = ToolFormat(
@@ -56,7 +61,7 @@ HERMES = ToolFormat(
     closing=("\n", "</tool_call>"),
     marks=("<tool_call>", "</tool_call>"),
     before_name='{"name": "',
-    before_arguments='", "arguments": ',
+    before_arguments=('", "arguments": ',),
     after_arguments="}",
 )
 MISTRAL = ToolFormat(
@@ -67,14 +72,23 @@ MISTRAL = ToolFormat(
     closing=("]",),
     marks=("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
     before_name='{"name": "',
-    before_arguments='", "arguments": ',
+    before_arguments=('", "arguments": ',),
     after_arguments="}",
+)
+MISTRAL_NAMED = replace(  # as templates since 2025 have it
+    MISTRAL,
+    opening=("[TOOL_CALLS]",),
+    between=("[TOOL_CALLS]",),
+    closing=(),
+    before_name="",
+    before_arguments=("[ARGS]",),
+    after_arguments="",
 )
 LLAMA3_JSON = ToolFormat(
     name="llama3_json",
     read=readings.llama3_json,
     before_name='{"name": "',
-    before_arguments='", "parameters": ',
+    before_arguments=('", "parameters": ',),
     after_arguments="}",
     between=("; ",),
     marks=("<|python_tag|>",),
@@ -85,7 +99,7 @@ PYTHONIC = ToolFormat(
     read=readings.pythonic,
     opening=("[",),
     before_name="",
-    before_arguments="(",
+    before_arguments=("(",),
     after_arguments=")",
     between=(", ",),
     closing=("]",),
@@ -96,7 +110,7 @@ QWEN3_CODER = ToolFormat(
     read=readings.qwen3_coder,
     opening=("<tool_call>", "\n"),
     before_name="<function=",
-    before_arguments=">\n",
+    before_arguments=(">\n",),
     after_arguments=keyed.CLOSING,
     between=("\n", "</tool_call>", "\n", "<tool_call>", "\n"),
     closing=("\n", "</tool_call>"),
@@ -109,11 +123,13 @@ FORMATS = {each.name: each for each in (HERMES, MISTRAL, LLAMA3_JSON, PYTHONIC, 
 def format_of(template: str) -> ToolFormat | None:
     """Return the format that a chat template tells its model to write, None where it tells none that is known."""
     if "<function=" in template:
-        return QWEN3_CODER if keyed.BEGIN in template else None  # some write JSON behind it
+        # Some write JSON behind it, and Seed has a mark of its own around it.
+        return QWEN3_CODER if keyed.BEGIN in template and "<tool_call>" in template else None
     if "<tool_call>" in template:
-        return HERMES
+        # GLM and Hunyuan have the same mark, and something else behind it.
+        return None if re.search("<arg_key>|```json", template) else HERMES
     if "[TOOL_CALLS]" in template:
-        return MISTRAL
+        return MISTRAL_NAMED if "[ARGS]" in template else MISTRAL
     if re.search(r"\[\s*func_name\d*\(", template):
         return PYTHONIC
     if "<|python_tag|>" in template or ('"parameters":' in template and "ipython" in template):

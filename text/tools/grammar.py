@@ -40,8 +40,8 @@ def calls(
     ]
     lines.append("call: " + " | ".join(f"call{i}" for i in range(len(tools))))
     for i, (name, schema) in enumerate(tools):
-        before = tool_format.before_name + name + tool_format.before_arguments
-        lines.append(f"call{i}: {lark.literal(before)} arguments{i} {lark.literal(tool_format.after_arguments)}")
+        named = f"{lark.literal(tool_format.before_name + name)} {lark.pieces(tool_format.before_arguments, token_ids)}"
+        lines.append(f"call{i}: {named} arguments{i} {lark.literal(tool_format.after_arguments)}")
         keywords = tool_format.keywords
         lines += [f"arguments{i}: {lark.json_value(schema)}"] if keywords is None else _keywords(keywords, i, schema)
     return "\n".join(lines)
