@@ -34,21 +34,20 @@ class Part:
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
-    """Return the safetensors files of a model, in a fixed order.
+    """Return the safetensors files of a model, in a fixed order; one file goes before an index, as in transformers.
 
     Raises FileNotFoundError when there are none, ValueError on an index that is none.
     """
-    index = folder / INDEX_NAME
-    if index.exists():
-        weight_map = read_object(index).get("weight_map")
-        names = list(weight_map.values()) if isinstance(weight_map, dict) else []
-        if not names or not all(isinstance(name, str) and _PLAIN.fullmatch(name) for name in names):
-            raise ValueError(f"{index}: weight_map does not say in which files of this folder the weights are")
-        return tuple(folder / name for name in sorted(set(names)))
-    single = folder / SINGLE_NAME
-    if not single.exists():
+    single, index = folder / SINGLE_NAME, folder / INDEX_NAME
+    if single.exists():
+        return (single,)
+    if not index.exists():
         raise FileNotFoundError(f"{folder} has neither {SINGLE_NAME} nor {INDEX_NAME}")
-    return (single,)
+    weight_map = read_object(index).get("weight_map")
+    names = list(weight_map.values()) if isinstance(weight_map, dict) else []
+    if not names or not all(isinstance(name, str) and _PLAIN.fullmatch(name) for name in names):
+        raise ValueError(f"{index}: weight_map does not say in which files of this folder the weights are")
+    return tuple(folder / name for name in sorted(set(names)))
 
 
 def load(

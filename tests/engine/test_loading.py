@@ -111,6 +111,17 @@ def test_shards_equal_one_file(tiny: TinyModel, copy: Path) -> None:
     assert run_all(engine(copy).loop, asked).tokens == run_all(engine(tiny("llama")).loop, asked).tokens
 
 
+def test_one_file_goes_before_an_index_that_was_left_beside_it_as_in_transformers(tiny: TinyModel, copy: Path) -> None:
+    older = load_file(copy / "model.safetensors")
+    save_file({name: tensor.flip(0) for name, tensor in older.items()}, copy / "model-1-of-1.safetensors")
+    weight_map = dict.fromkeys(older, "model-1-of-1.safetensors")
+    (copy / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    theirs = AutoModelForCausalLM.from_pretrained(copy, dtype=torch.float32).state_dict()
+    assert torch.equal(theirs["model.norm.weight"], older["model.norm.weight"])
+    asked = [spec("a", range(30), greedy(8))]
+    assert run_all(engine(copy).loop, asked).tokens == run_all(engine(tiny("llama")).loop, asked).tokens
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
