@@ -241,6 +241,8 @@ def _check_window(config: Any, layers: Sequence[LayerAttention], max_positions: 
 
 def _max_positions(config: Any) -> int:
     own = getattr(config, "max_position_embeddings", None) or 0  # 0: it does not say
+    if getattr(config, "rope_parameters", None):
+        config.standardize_rope_params()  # as modules do first: original positions beside the parameters go among them
     parameters = getattr(config, "rope_parameters", None) or {}
     scalings = [parameters] if "rope_type" in parameters else [p for p in parameters.values() if isinstance(p, dict)]
     for scaling in scalings:

@@ -36,6 +36,7 @@ from transformers import (
     JetMoeConfig,
     Lfm2Config,
     Llama4TextConfig,
+    LlamaConfig,
     MambaConfig,
     MiniMaxConfig,
     MoshiConfig,
@@ -286,6 +287,27 @@ def test_what_turns_all_by_the_longest_is_served_as_far_as_it_is_plain(
     said = f"max_model_len {positions + 1} is above the model's {positions} positions"
     with pytest.raises(ValueError, match=said):
         engine(tiny(name), max_model_len=positions + 1)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "positions"),
+    [
+        ({"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [4.0] * 8}, 48),
+        ({"rope_type": "yarn", "factor": 8.0}, 8 * 48),
+    ],
+)
+@pytest.mark.parametrize("among", [{}, {"original_max_position_embeddings": 64}])
+def test_original_positions_beside_the_parameters_of_rope_are_those_that_count(
+    tmp_path: Path, scaling: dict[str, Any], positions: int, among: dict[str, Any]
+) -> None:
+    LlamaConfig(**SHAPE, hidden_act="gelu", architectures=["LlamaForCausalLM"]).save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    said = {"max_position_embeddings": 256, "original_max_position_embeddings": 48, "rope_parameters": scaling | among}
+    path.write_text(json.dumps(json.loads(path.read_text()) | said))
+    found = TransformersArchitecture.of(ModelFolder.open(tmp_path), "a test")
+    assert found.max_positions == positions
+    rotary = transformers.AutoModelForCausalLM.from_config(found.config).model.rotary_emb
+    assert rotary.config.rope_parameters["original_max_position_embeddings"] == 48
 
 
 @pytest.mark.parametrize("window", [1, 2, 63, 64, 0])
