@@ -61,6 +61,7 @@ from pagewire.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
+UNREAD_BYTES = 256 << 10  # of a gRPC call
 HEALTH_S = 1.0  # pods say with each heartbeat whether they drain
 STRANGER_ROUNDS = 5  # of discovery, in which a new pod is surely heard of
 
@@ -152,6 +153,7 @@ class Router:
             credentials=edge.server() if edge else None,
             shares_port=config.reuse_port,
             max_request_bytes=config.max_body_bytes,
+            unread_bytes=UNREAD_BYTES,
             silence_s=config.silence_s,
         )
         if config.grpc_reflection:

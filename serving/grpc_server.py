@@ -12,9 +12,6 @@ MAX_MESSAGE_BYTES = 64 << 20
 SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.http2.max_frame_size", (1 << 24) - 1),
-    # What a call may send that nobody reads. A probe of the connection would raise it by its rate, to tens of MiB.
-    ("grpc.http2.lookahead_bytes", 256 << 10),
-    ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.write_buffer_size", 32 << 20),
     # Without these, C-core's five minutes between pings end a link during a long prefill.
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
@@ -27,8 +24,8 @@ class GrpcServer:
     """A server on one interface, with health; in the clear unless it has credentials.
 
     A client that vanished without a word is noticed after `silence_s`, and its calls end; so is one that connects and
-    says nothing. A request larger than
-    `max_request_bytes` ends with RESOURCE_EXHAUSTED, unread.
+    says nothing. A request larger than `max_request_bytes` ends with RESOURCE_EXHAUSTED, unread. A call may send
+    `unread_bytes` beyond what is read of it; None: tens of MiB, as blocks want that come in at full rate.
     `port` is the real one after `start`. Of processes that share a port each gets a part of the connections, so none
     does unless it is said.
     """
@@ -43,12 +40,15 @@ class GrpcServer:
         credentials: grpc.ServerCredentials | None = None,
         shares_port: bool = False,
         max_request_bytes: int = MAX_MESSAGE_BYTES,
+        unread_bytes: int | None = None,
         silence_s: float = 40.0,
     ) -> None:
         ping_ms = max(1, round(silence_s * 750))  # a ping after three quarters of it, an answer in the last one
         options = [
             *SERVER_OPTIONS,
             ("grpc.max_receive_message_length", max_request_bytes),
+            ("grpc.http2.lookahead_bytes", MAX_MESSAGE_BYTES if unread_bytes is None else unread_bytes),
+            ("grpc.http2.bdp_probe", int(unread_bytes is None)),  # it would raise that by the connection's rate
             ("grpc.keepalive_time_ms", ping_ms),
             ("grpc.keepalive_timeout_ms", max(1, ping_ms // 3)),
             ("grpc.server_handshake_timeout_ms", max(1, round(silence_s * 1000))),
