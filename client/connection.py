@@ -7,6 +7,7 @@ asked. Invariants: files that cannot be used leave the channel from before; when
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -54,6 +55,7 @@ class Connection:
         self._tls = (tls or PUBLIC) if target.has_tls else tls
         self._options = options(target, timeout, self._tls)
         self._is_closed = False
+        self._pid = os.getpid()
         self._current: Renewed[_Channel] = Renewed(self._make, self._tls.files if self._tls is not None else ())
         # By use. Only ever set and popped, which no other thread comes between: a call that was forgotten ends its use
         # from within the garbage collector, where a lock could be held already.
@@ -68,9 +70,15 @@ class Connection:
 
     @contextmanager
     def methods(self) -> Iterator[Methods]:
-        """Lend the methods, for one call and until it is over. Raises Cancelled once it is closed."""
+        """Lend the methods, for one call and until it is over.
+
+        Raises Cancelled once it is closed, RuntimeError in a process that was forked while a call was on it: gRPC would
+        keep that one waiting for ever, whatever its deadline.
+        """
         if self._is_closed:
             raise Cancelled("the client is closed")
+        if self._used and self._pid != os.getpid():
+            raise RuntimeError("this process was forked while the client had calls: fork before, or spawn")
         use, channel = object(), self._current.now()
         self._used[use] = channel
         try:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
 from pathlib import Path
@@ -270,6 +272,33 @@ def test_an_aio_client_belongs_to_the_loop_that_first_uses_it(server: tuple[Scri
 def test_an_aio_client_is_refused_unusable_files_when_it_is_made(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"ca\.pem"):
         AsyncClient("127.0.0.1:1", tls=Tls(ca=tmp_path / "ca.pem"))
+
+
+FORKS = """
+import os, sys
+from pagewire.client import Client
+
+client = Client(sys.argv[1])
+if sys.argv[2] == "busy":
+    stream = client.stream("a b c")
+    next(iter(stream))
+child = os.fork()
+if not child:
+    try:
+        client.generate("a b c", timeout_s=20.0)
+    except RuntimeError as error:
+        os._exit(3 if "forked while the client had calls" in str(error) else 4)
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize(("state", "code"), [("idle", 0), ("busy", 3)])
+def test_a_process_that_was_forked_while_calls_ran_is_told(
+    server: tuple[ScriptedServer, str], state: str, code: int
+) -> None:
+    ran = subprocess.run([sys.executable, "-c", FORKS, server[1], state], capture_output=True, timeout=60, check=True)
+    assert int(ran.stdout) == code
 
 
 async def test_a_closed_client_says_so(server: tuple[ScriptedServer, str]) -> None:
