@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -19,6 +20,7 @@ from pagewire.slo.statistics import percentile
 QUEUE, COMPUTE = "prompt waits", "prompt is built"
 HERE = "prompt waits and is built"
 ROOM, REST = "waits for KV memory", "router and frames"
+ASKING = 2  # frames: a pod's front asks its engine for room, and hears
 ALONE, BATCH, TRANSFER, BESIDE = "a step alone", "others in the batch", "KV on its way", "prompts beside, waiting"
 
 
@@ -73,7 +75,8 @@ def spending(whole: Whole, target: float) -> Spending:
     longer = [each for each in requests if len(each.tokens_s) > 1]
     ttft, tpot = None, None
     if requests:
-        ttft = _measure(whole, "ttft", target, [_ttft_s(each) for each in requests], _means(requests, _ttft_parts))
+        parts = partial(_ttft_parts, asking_s=ASKING * whole.candidate.family.costs.frame_s)
+        ttft = _measure(whole, "ttft", target, [_ttft_s(each) for each in requests], _means(requests, parts))
     if longer:
         seconds = [_tpot_s(each) for each in longer]
         tpot = _measure(whole, "tpot", target, seconds, _tpot_parts(whole, longer, fmean(seconds)))
@@ -104,10 +107,12 @@ def _means(requests: Iterable[SimRequest], parts: Callable[[SimRequest], dict[st
     return {name: fmean(each[name] for each in found) for name in found[0]}
 
 
-def _ttft_parts(request: SimRequest) -> dict[str, float]:
+def _ttft_parts(request: SimRequest, asking_s: float) -> dict[str, float]:
+    """Return seconds by part; of what passes until there is room, `asking_s` is on its way, and nobody waits."""
     parts = dict.fromkeys((ROOM, QUEUE, COMPUTE, HERE), 0.0)
+    parts[ROOM] = request.submitted_s - request.looked_up_s  # the router keeps who fits on no pod
     if request.reserved_s is not None:  # a prompt whose only token is sampled elsewhere asks for no room here
-        parts[ROOM] = request.reserved_s - request.accepted_s
+        parts[ROOM] += max(0.0, request.reserved_s - request.accepted_s - asking_s)
     if request.prefill_pod and request.prefill_begun_s is not None:
         parts[QUEUE] = request.prefill_begun_s - request.run_received_s
         parts[COMPUTE] = request.prefilled_s - request.prefill_begun_s

@@ -53,6 +53,7 @@ class SimRequest:
     predicted_remote_s: float = 0.0
     chosen_s: float = 0.0
 
+    looked_up_s: float = 0.0
     submitted_s: float = 0.0
     accepted_s: float = 0.0
     reserved_s: float | None = None

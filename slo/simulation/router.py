@@ -94,6 +94,7 @@ class SimRouter:
 
     def _look_up(self, request: SimRequest) -> None:
         self._budget.earn()
+        request.looked_up_s = self._around.agenda.now()
         cached: Mapping[str, int] = {}
         if request.has_first_seen:  # else nobody can have cached anything of it
             prompt, size = request.asked.prompt, self._fingerprint.block_size

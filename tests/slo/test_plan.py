@@ -26,7 +26,7 @@ from pagewire.slo.planning.device_kind import DeviceKind
 from pagewire.slo.planning.judge import Judge, Outcome
 from pagewire.slo.planning.plan import Plan, Question, longer_prompts, plan
 from pagewire.slo.planning.search import cheapest
-from pagewire.slo.planning.spending import ALONE, BESIDE, spending
+from pagewire.slo.planning.spending import ALONE, BESIDE, HERE, REST, ROOM, spending
 from pagewire.slo.processes import Process, at_once
 from pagewire.slo.roofline import ModelShape
 from pagewire.slo.summary import Window
@@ -381,8 +381,18 @@ def test_a_request_alone_spends_its_tokens_on_steps() -> None:
     asks = question(asked(rate=0.01, requests=3), "ttft=1s,tpot=1s")
     (colocated, _), judge = families(MODEL, asks.kinds, CHOICES), judge_of(asks)
     whole = judge.whole(Candidate(family=colocated, prefill=0, decode=1))
-    parts = spending(whole, 0.9).measures["tpot"].parts_s
+    measures = spending(whole, 0.9).measures
+    parts = measures["tpot"].parts_s
     assert parts[ALONE] == pytest.approx(sum(parts.values()), rel=0.05)
+    assert {*measures["ttft"].parts_s} == {HERE, REST}  # and waits for nothing, KV memory neither
+
+
+def test_who_finds_the_memory_full_waits_for_it() -> None:
+    asks = question(asked(rate=1000.0, requests=6, prompt="1000-1000"), "ttft=10s")
+    (family, _), judge = families(MODEL, asks.kinds, CHOICES), judge_of(asks)
+    small = dataclasses.replace(family, kv_blocks=18)  # of 64: one request at a time
+    parts = spending(judge.whole(Candidate(family=small, prefill=0, decode=1)), 0.9).measures["ttft"].parts_s
+    assert max(parts, key=parts.__getitem__) == ROOM
 
 
 def test_no_cluster_will_do() -> None:
