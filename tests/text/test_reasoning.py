@@ -61,6 +61,11 @@ READ: list[tuple[ReasoningFormat, Standing, str, str, str]] = [
     (HARMONY, BEFORE, "<|channel|>final<|message|>b", "", "b"),
     (HARMONY, BEFORE, "<|channel|>fin", "", "<|channel|>fin"),
     (HARMONY, WITHIN, f"a{FINAL}b", "a", "b"),
+    (HARMONY, WITHIN, f"a{FINAL[:-11]} json<|message|>" '{"b": 1}', "a", '{"b": 1}'),
+    (HARMONY, BEFORE, "<|channel|>final json<|message|>{}", "", "{}"),
+    (HARMONY, BEFORE, "<|channel|>final json {}", "", "<|channel|>final json {}"),
+    (HARMONY, WITHIN, f"a {FINAL[:-11]} so<b{FINAL}c", f"a {FINAL[:-11]} so<b", "c"),
+    (HARMONY, WITHIN, f"a{FINAL[:-11]} js", f"a{FINAL[:-11]} js", ""),
 ]  # fmt: skip
 
 

@@ -22,13 +22,15 @@ class Standing(Enum):
 class ReasoningFormat:
     """Reasoning stands between `opening` and `closing`, each in pieces that may be special tokens.
 
-    An answer without any begins with `bare`, where that is not empty.
+    An answer without any begins with `bare`, where that is not empty. Before a `header_end`, which ends these two, a
+    model may name the kind of its answer, ` json` say.
     """
 
     name: str
     opening: tuple[str, ...]
     closing: tuple[str, ...]
     bare: tuple[str, ...] = ()
+    header_end: str = ""
 
     @property
     def marks(self) -> frozenset[str]:
@@ -61,6 +63,7 @@ HARMONY = ReasoningFormat(
     opening=("<|channel|>", "analysis", "<|message|>"),
     closing=("<|end|>", "<|start|>", "assistant", "<|channel|>", "final", "<|message|>"),
     bare=("<|channel|>", "final", "<|message|>"),
+    header_end="<|message|>",
 )
 FORMATS = {each.name: each for each in (THINK, SEED, MISTRAL, KIMI, HARMONY)}
 

@@ -14,6 +14,7 @@ from pagewire.text.reasoning.formats import ReasoningFormat, Standing
 from pagewire.text.scanner import Scanner, Wait
 
 _BREAK = re.compile(r"[\r\n]")
+_KIND = re.compile(r"[ \w-]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +36,11 @@ class ReasoningReader:
         self.standing = standing
         self.is_done = False
         self.has_reasoned = False
-        self._opening, self._closing = "".join(reasoning_format.opening), "".join(reasoning_format.closing)
-        self._bare = "".join(reasoning_format.bare)
+        self._header_end = reasoning_format.header_end
+        self._opening = "".join(reasoning_format.opening)
+        self._closing, self._bare = (
+            "".join(mark).removesuffix(self._header_end) for mark in (reasoning_format.closing, reasoning_format.bare)
+        )
         self._scanner = Scanner()
         self._reasoning = self._words = ""
         self._steps: Generator[None, None, None] = self._read()
@@ -78,9 +82,17 @@ class ReasoningReader:
         scanner = self._scanner
         yield from scanner.space()
         is_reasoning = yield from scanner.found(self._opening)
-        if not is_reasoning and not (self._bare and (yield from scanner.found(self._bare))):
+        is_bare = self._bare and not is_reasoning and (yield from scanner.found(self._bare))
+        if not is_reasoning and not (is_bare and (yield from self._header())):
             scanner.rewind()
         return Standing.WITHIN if is_reasoning else Standing.BEHIND
+
+    def _header(self) -> Wait[bool]:
+        """Pass what a mark ends with, and a kind of answer before it; say whether it does end so."""
+        if not self._header_end:
+            return True
+        yield from self._scanner.run(_KIND)
+        return (yield from self._scanner.found(self._header_end))
 
     def _reason(self) -> Wait[None]:
         """Read to the closing mark, and past what separates the answer from it."""
@@ -88,6 +100,9 @@ class ReasoningReader:
         while not is_over:
             reasoning, closing = yield from scanner.words(self._closing)
             self._reasoning += reasoning
+            if closing and not (yield from self._header()):
+                self._reasoning += scanner.unmarked()
+                continue
             is_over = bool(closing) or not reasoning
         self.standing = Standing.BEHIND
         yield from scanner.run(_BREAK)
