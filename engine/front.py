@@ -209,12 +209,21 @@ class Front:
             publishing = asyncio.create_task(publisher.run())
             ends.push_async_callback(_stop, publishing)
             self.lifecycle.ready()
-            doors.serving(self.lifecycle.is_ready)
+            showing = asyncio.create_task(self._show(doors, publisher))
+            ends.push_async_callback(_stop, showing)
             on_ready({
                 "id": identity.peer_id, "grpc": doors.address, "role": identity.role.value, "pid": os.getpid(),
                 "metrics": f"{config.metrics_scheme}://{registration.metrics}/metrics",
             })  # fmt: skip
             await self._until_drained(doors, service, publisher, publishing)
+
+    async def _show(self, doors: Doors, publisher: Publisher) -> None:
+        """Have health say that this pod serves once routers can find it.
+
+        Else an upgrade while Redis is away would go through all pods, which were found, for ones that are not.
+        """
+        await publisher.registered.wait()
+        doors.serving(self.lifecycle.is_ready)
 
     async def _until_drained(
         self, doors: Doors, service: Service, publisher: Publisher, publishing: asyncio.Task[None]

@@ -48,6 +48,7 @@ class Publisher:
         self._registered_id = 0
         self._was_away = False  # Redis, when it was last told of the pod
         self._filled = asyncio.Event()
+        self.registered = asyncio.Event()  # once, for good
         self.outages = 0
 
     @property
@@ -103,6 +104,7 @@ class Publisher:
         self._was_away = False
         self._registered_id = registration.index_id
         self._filled.set()
+        self.registered.set()
 
     async def _write(self) -> None:
         while True:

