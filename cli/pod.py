@@ -53,6 +53,8 @@ async def run(config: PodConfig, on_ready: Ready) -> None:
     if not config.pod_id:
         config = dataclasses.replace(config, pod_id=f"{config.role.value}-{os.urandom(4).hex()}")
     logs.configure(config.pod_id, config.log_level, config.log_format)
+    if config.host in ("0.0.0.0", "::") and not config.advertise:
+        log.warning("peers are told to dial %s, which to each host is itself: others need `advertise`", config.host)
     engine_config = EngineConfig.of(config)
     door = _side_door(config)
     offers = offered(config.transports, config.shm_dir, config.host, config.device, door=door)

@@ -187,11 +187,12 @@ async def test_a_taken_port_ends_everything_that_was_begun(model: Path, setting:
     assert pod.front.engine.exited.is_set()
 
 
-def test_a_pod_whose_engine_starts_stops_when_it_is_told_to(model: Path) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_pod_whose_engine_starts_stops_when_it_is_told_to(model: Path, host: str) -> None:
     """Without an end of its own the signal would end it with one, and PID 1 of a container not at all."""
     command = [
         sys.executable, "-P", "-m", "pagewire.cli.main", "decode", "--model", str(model), "--redis-url", NO_REDIS,
-        "--kv-memory", "8MiB", "--dtype", "float32", "--threads", "1",
+        "--kv-memory", "8MiB", "--dtype", "float32", "--threads", "1", "--host", host,
     ]  # fmt: skip
     environ = {**os.environ, "PAGEWIRE_CLUSTER_SECRET": SECRET}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ) as pod:
@@ -206,4 +207,5 @@ def test_a_pod_whose_engine_starts_stops_when_it_is_told_to(model: Path) -> None
         out, err = pod.communicate(timeout=60)
     assert (pod.returncode, out) == (0, ""), err
     assert "told to stop while the engine started" in err
+    assert ("peers are told to dial 0.0.0.0" in err) is (host == "0.0.0.0")
     assert not engines[0].is_running()
