@@ -4,7 +4,7 @@ ones that would be gigabytes."""
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import grpc
@@ -33,21 +33,27 @@ GRPC = {
 
 
 @pytest.fixture
-def uncollected() -> Iterator[None]:
-    """No garbage collector comes by."""
+def nothing_is_kept() -> Iterator[Callable[[], Awaitable[bool]]]:
+    """Tells whether nothing is left of requests, nor of what refused them, though no garbage collector comes by."""
     gc.collect()
     gc.disable()
-    yield
+    before = kept()  # by other tests, whose parameters may be errors
+
+    async def is_so() -> bool:
+        return len(kept()) == len(before)
+
+    yield is_so
     gc.enable()
 
 
-async def nothing_is_kept() -> bool:
-    """Tell whether nothing is left of requests, nor of what refused them."""
-    return not any(isinstance(each, PagewireError | Ask) for each in gc.get_objects())
+def kept() -> list[object]:
+    return [each for each in gc.get_objects() if isinstance(each, PagewireError | Ask)]
 
 
 @pytest.mark.parametrize("body", HTTP.values(), ids=HTTP)
-async def test_over_http(start: StartRouter, uncollected: None, body: bytes | dict[str, object]) -> None:
+async def test_over_http(
+    start: StartRouter, nothing_is_kept: Callable[[], Awaitable[bool]], body: bytes | dict[str, object]
+) -> None:
     async with start(FakePod("c0")) as router:
         sent = {"content": body} if isinstance(body, bytes) else {"json": body}
         assert 400 <= (await router.http.post("/v1/completions", **sent)).status_code < 500  # type: ignore[arg-type]
@@ -55,7 +61,7 @@ async def test_over_http(start: StartRouter, uncollected: None, body: bytes | di
 
 
 @pytest.mark.parametrize("message", GRPC.values(), ids=GRPC)
-async def test_over_grpc(start: StartRouter, uncollected: None, message: bytes) -> None:
+async def test_over_grpc(start: StartRouter, nothing_is_kept: Callable[[], Awaitable[bool]], message: bytes) -> None:
     async with start(FakePod("c0")) as router, grpc.aio.insecure_channel(router.addresses["grpc"]) as channel:
         generate: Any = channel.unary_stream("/pagewire.v1.Inference/Generate")
         with pytest.raises(grpc.aio.AioRpcError) as refused:
