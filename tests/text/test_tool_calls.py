@@ -19,6 +19,8 @@ from pagewire.text.reasoning.formats import THINK, Standing
 from pagewire.text.reasoning.grammar import behind_reasoning
 from pagewire.text.tools import grammar
 from pagewire.text.tools.formats import (
+    DEEPSEEK,
+    DEEPSEEK_PLAIN,
     FORMATS,
     HERMES,
     LLAMA3_JSON,
@@ -41,8 +43,8 @@ WEATHERS: dict[str, Any] = {
     "more": {"anyOf": [{"type": "object"}, {"type": "string"}]},
     "any": {"$ref": "#"},
 }
-WRITTEN = (*FORMATS.values(), MISTRAL_NAMED)  # all ways to write calls
-NAMES = (*FORMATS, "mistral_named")
+WRITTEN = (*FORMATS.values(), MISTRAL_NAMED, DEEPSEEK_PLAIN)  # all ways to write calls
+NAMES = (*FORMATS, "mistral_named", "deepseek_plain")
 KNOWN: dict[str, Schema] = {"get_weather": {"properties": WEATHERS}, "add": {"properties": None}, "now": {}}
 Call = tuple[str, str]
 
@@ -77,6 +79,14 @@ CITY = '<parameter=city>\nParis\n "x" < 5\n</parameter>\n'
 
 def keyed(**values: str) -> str:
     return "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in values.items())
+
+
+CALLS_BEGIN, CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+CALL_BEGIN, SEP, CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
+
+
+def of_deepseek(name: str, arguments: str) -> str:
+    return f"{CALL_BEGIN}function{SEP}{name}\n```json\n{arguments}\n```{CALL_END}"
 
 
 FOUND: list[tuple[ToolFormat, str, str, list[Call]]] = [
@@ -142,6 +152,19 @@ FOUND: list[tuple[ToolFormat, str, str, list[Call]]] = [
     (QWEN3_CODER, "<tool_call><function=now></function></tool_c", "", [("now", "{}")]),
     (QWEN3_CODER, "<function=add>" + keyed(é="ü") + "</function>", "", [("add", '{"é": "ü"}')]),
     (QWEN3_CODER, "<tool_call><function=now> oh </function>", "oh </function>", [("now", "{}")]),
+    (DEEPSEEK, f"I see.{CALLS_BEGIN}{of_deepseek('get_weather', PARIS[1])}\n{of_deepseek('now', '{}')}{CALLS_END}",
+     "I see.", [PARIS, ("now", "{}")]),
+    (DEEPSEEK, f"{CALLS_BEGIN}{CALL_BEGIN}get_weather{SEP}{PARIS[1]}{CALL_END}{CALL_BEGIN}unheard.of{SEP}{{}}{CALL_END}"
+     f"{CALLS_END} so", "so", [PARIS, ("unheard.of", "{}")]),
+    (DEEPSEEK, f"{CALL_BEGIN}function{SEP}{{}}", "", [("function", "{}")]),
+    (DEEPSEEK, f"a {CALLS_BEGIN}\n{CALL_BEGIN} function{SEP}now\n{{}}{CALL_END} \n{CALLS_END}\n", "a", [("now", "{}")]),
+    (DEEPSEEK, of_deepseek("add", '{"a": 1}') + of_deepseek("now", "oh"), of_deepseek("now", "oh"),
+     [("add", '{"a": 1}')]),
+    (DEEPSEEK, f"{CALLS_BEGIN}{CALL_BEGIN}now{SEP}{{}}{CALL_END}{CALLS_END}{CALLS_BEGIN}", CALLS_BEGIN,
+     [("now", "{}")]),
+    (DEEPSEEK, f"{CALLS_BEGIN}{CALL_BEGIN}function{SEP}add\n```json\n{{\"a\": [1", "", [("add", '{"a": [1')]),
+    (DEEPSEEK, f"{CALLS_BEGIN}{of_deepseek('now', '{}')[:-5]}", "", [("now", "{}")]),
+    (DEEPSEEK, f"{CALLS_BEGIN}{of_deepseek('now', '{}')}{CALLS_END[:9]}", "", [("now", "{}")]),
 ]  # fmt: skip
 WORDS: list[tuple[ToolFormat, str]] = [
     *((each, text) for each in WRITTEN for text in ("", " ", "hello\n", "a <tool b [TOOL {x} [1, 2]", "[", "{")),
@@ -165,6 +188,11 @@ WORDS: list[tuple[ToolFormat, str]] = [
     (QWEN3_CODER, "in <function=sub>, or <function=, <tool_call> <function=a b></function>"),
     (QWEN3_CODER, "<tool_call>\n<function=now"),
     (QWEN3_CODER, '<tool_call>{"name": "now", "arguments": {}}</tool_call>'),
+    (DEEPSEEK, f"{CALLS_BEGIN} so {CALL_BEGIN}oh{CALL_END}{CALLS_END}"),
+    (DEEPSEEK, f"{CALLS_BEGIN}{CALL_BEGIN}a b{SEP}{{}}{CALL_END}{CALLS_END}"),
+    (DEEPSEEK, f"{CALLS_BEGIN}{CALL_BEGIN}now{SEP}[1]{CALL_END}{CALLS_END}"),
+    (DEEPSEEK, f"{CALLS_BEGIN}{CALL_BEGIN}function{SEP}now\n```py\n{{}}\n```{CALL_END}{CALLS_END}"),
+    (DEEPSEEK, f"{CALLS_BEGIN}{CALL_BEGIN}function{SEP}now\n```json\n"),
 ]
 
 
@@ -201,6 +229,8 @@ def test_what_is_no_call_is_words_and_nothing_is_lost(tool_format: ToolFormat, t
             "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>",
         ),
         (QWEN3_CODER, "", "<function=add>\n</function>"),
+        (DEEPSEEK, "I see. ", f"{CALLS_BEGIN}{of_deepseek('add', '{}')}{CALLS_END}"),
+        (DEEPSEEK, "", f"{CALL_BEGIN}add{SEP}{{}}"),
     ],
 )
 def test_a_call_of_a_tool_that_may_not_be_called_is_words(tool_format: ToolFormat, words: str, text: str) -> None:
@@ -258,6 +288,7 @@ SCRAPS = st.sampled_from((
     "\\", "\\u00",
     ", ", ":", ";", ")", "\n", " ", "None", "1e5", "now()", "é",
     "<function=", "<function=get_weather>", "<parameter=city>", "<parameter=days>", "</parameter>", "</function>", "</",
+    CALLS_BEGIN, CALL_BEGIN, "function", SEP, "```json", "```", CALL_END, CALLS_END,
 ))  # fmt: skip
 
 
@@ -387,6 +418,9 @@ def test_words_that_were_told_amid_forced_calls_stay() -> None:
     reader = ToolReader(HERMES, KNOWN, is_forced=True)
     assert reader.push("hello <tool") == Said(words="hello")
     assert reader.finish() == Said()
+    # Nor is a mark that ends amid one of its characters.
+    assert ToolReader(DEEPSEEK, KNOWN, is_forced=True).finish("<\ufffd") == Said()
+    assert ToolReader(DEEPSEEK, KNOWN).finish("<\ufffd") == Said(words="<\ufffd")
 
 
 def is_json(text: str) -> bool:
@@ -410,8 +444,10 @@ def test_what_adds_nothing_to_a_call_is_no_part_of_it() -> None:
         (HERMES, '<tool_call>{"name": "add", "arguments": {"a": "'),
         (QWEN3_CODER, "<tool_call><function=get_weather><parameter=city>\n"),
         (QWEN3_CODER, "<tool_call><function=get_weather><parameter=days>\n"),
+        (DEEPSEEK, f'{CALLS_BEGIN}{CALL_BEGIN}add{SEP}{{"a": "'),
         (HERMES, "words "),
         (QWEN3_CODER, "words "),
+        (DEEPSEEK, "words "),
     ],
 )
 def test_what_was_told_is_not_kept(tool_format: ToolFormat, beginning: str) -> None:
@@ -438,6 +474,12 @@ def test_what_was_told_is_not_kept(tool_format: ToolFormat, beginning: str) -> N
         ('"parameters": {}', None),
         ("<|start_header_id|>ipython", None),
         ("[func_name1(params_name1=params_value1), func_name2(params)] ipython <|python_tag|>", "pythonic"),
+        (
+            "{{ '<｜tool▁call▁begin｜>' + call.type + '<｜tool▁sep｜>' + call.function.name + '\n```json\n' }}",
+            "deepseek",
+        ),
+        ("{{ '<｜tool▁call▁begin｜>' + call.function.name + '<｜tool▁sep｜>' }}", "deepseek"),
+        ("{{ '<｜tool▁output▁begin｜>' }}", None),
         (byte_tokenizer.CHATML, None),
     ],
 )
@@ -449,6 +491,8 @@ def test_a_template_tells_its_format(template: str, name: str | None) -> None:
 def test_of_two_ways_to_write_one_format_a_template_tells_which() -> None:
     assert format_of("{{ '[TOOL_CALLS] [' }}") is MISTRAL
     assert format_of("{{ '[TOOL_CALLS]' + call.function.name + '[ARGS]' }}") is MISTRAL_NAMED
+    assert format_of(CALL_BEGIN + SEP) is DEEPSEEK_PLAIN
+    assert format_of(CALL_BEGIN + SEP + "```json") is DEEPSEEK
 
 
 TOOLS: list[tuple[str, dict[str, Any]]] = [

@@ -6,10 +6,10 @@ Pure; knows text only. How each is read is in `readings.py`.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 from pagewire.text.tools import keyed, readings
-from pagewire.text.tools.readings import Reading
+from pagewire.text.tools.readings import DEEPSEEK_SEP, Reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,11 +117,32 @@ QWEN3_CODER = ToolFormat(
     marks=("<tool_call>", "</tool_call>"),
     keywords=Keywords(before=keyed.BEGIN, middle=">\n", after=f"\n{keyed.END}\n", text_end=keyed.END),
 )
-FORMATS = {each.name: each for each in (HERMES, MISTRAL, LLAMA3_JSON, PYTHONIC, QWEN3_CODER)}
+_SECTION = readings.DEEPSEEK
+DEEPSEEK = ToolFormat(  # as V3 and R1 have it
+    name="deepseek",
+    read=readings.deepseek,
+    opening=(_SECTION.begin, _SECTION.call, "function", DEEPSEEK_SEP),
+    before_name="",
+    before_arguments=("\n```json\n",),
+    after_arguments="\n```",
+    between=(_SECTION.end_call, "\n", _SECTION.call, "function", DEEPSEEK_SEP),
+    closing=(_SECTION.end_call, _SECTION.end),
+    marks=(*astuple(_SECTION), DEEPSEEK_SEP),
+)
+DEEPSEEK_PLAIN = replace(  # as V3.1 has it
+    DEEPSEEK,
+    opening=(_SECTION.begin, _SECTION.call),
+    before_arguments=(DEEPSEEK_SEP,),
+    after_arguments="",
+    between=(_SECTION.end_call, _SECTION.call),
+)
+FORMATS = {each.name: each for each in (HERMES, MISTRAL, LLAMA3_JSON, PYTHONIC, QWEN3_CODER, DEEPSEEK)}
 
 
 def format_of(template: str) -> ToolFormat | None:
     """Return the format that a chat template tells its model to write, None where it tells none that is known."""
+    if _SECTION.call in template:
+        return DEEPSEEK if "```json" in template else DEEPSEEK_PLAIN
     if "<function=" in template:
         # Some write JSON behind it, and Seed has a mark of its own around it.
         return QWEN3_CODER if keyed.BEGIN in template and "<tool_call>" in template else None

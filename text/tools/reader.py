@@ -86,8 +86,9 @@ class ToolReader:
         self._scanner.feed(piece)
         return self._advance()
 
-    def finish(self) -> Said:
-        """Return what was held back: the text is over."""
+    def finish(self, piece: str = "") -> Said:
+        """Take the last piece and return what is certain now and what was held back: the text is over."""
+        self._scanner.feed(piece)
         self._scanner.is_over = True
         self._calls.is_mute = self._is_forced  # what looked like a call would have become one
         return self._advance()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pagewire.text.scanner import Depth, NotACall, Scanner, Wait, json_of
@@ -46,6 +47,26 @@ class Calls(Protocol):
 
 
 Reading = Callable[[Scanner, Calls], Wait[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """The marks of calls that stand in a section of the answer: around all of them, and around each."""
+
+    begin: str
+    call: str
+    end_call: str
+    end: str
+
+
+# Their bars and underscores are none that a keyboard has.
+DEEPSEEK = Section(
+    *(
+        f"<\uff5ctool\u2581{each}\uff5c>"
+        for each in ("calls\u2581begin", "call\u2581begin", "call\u2581end", "calls\u2581end")
+    )
+)
+DEEPSEEK_SEP = "<\uff5ctool\u2581sep\uff5c>"
 
 
 def hermes(scanner: Scanner, calls: Calls) -> Wait[None]:
@@ -143,6 +164,11 @@ def qwen3_coder(scanner: Scanner, calls: Calls) -> Wait[None]:
             yield from scanner.space()
 
 
+def deepseek(scanner: Scanner, calls: Calls) -> Wait[None]:
+    """A section of calls, `name<sep>{...}`, or as older models have it "function<sep>name\\n```json\\n{...}\\n```"."""
+    yield from _sections(scanner, calls, DEEPSEEK, _deepseek_name, "```")
+
+
 def calls_or_words(read: Reading, opening: str) -> Reading:
     """Return the reading of a text that is all calls, as `read` reads them, if it begins with `opening`, else all
     words.
@@ -167,6 +193,44 @@ def _words(scanner: Scanner, calls: Calls, *markers: str) -> Wait[str]:
         calls.say(words)
         if marker or scanner.is_over:
             return marker
+
+
+def _sections(
+    scanner: Scanner, calls: Calls, marks: Section, named: Callable[[Scanner], Wait[str]], *ends: str
+) -> Wait[None]:
+    """Calls in sections, whose first mark models forget: what `named` reads, arguments, and perhaps `ends`."""
+    while marker := (yield from _words(scanner, calls, marks.begin, marks.call)):
+        before = calls.count
+        try:
+            if marker == marks.begin:
+                yield from scanner.space()
+                yield from scanner.expect(marks.call)
+            yield from scanner.space()
+            name = yield from named(scanner)
+            yield from scanner.space()
+            yield from _arguments(scanner, calls, name, is_marked=True)
+        except NotACall:
+            calls.say(scanner.unmarked())
+        if calls.count > before:
+            yield from _pass(scanner, *ends, marks.end_call, marks.end)
+
+
+def _pass(scanner: Scanner, *ends: str) -> Wait[None]:
+    """Pass what may stand behind a call, and the white space around it; the text may be over amid it."""
+    yield from scanner.space()
+    for end in ends:
+        if (yield from scanner.ends_within(end)) or (yield from scanner.found(end)):
+            yield from scanner.space()
+
+
+def _deepseek_name(scanner: Scanner) -> Wait[str]:
+    name = yield from scanner.run(_NAME)
+    yield from scanner.expect(DEEPSEEK_SEP)
+    if name == "function" and (yield from scanner.space()) != "{":
+        name = yield from scanner.run(_NAME)
+        yield from scanner.space()
+        yield from scanner.found("```json")
+    return name
 
 
 def _list_of_calls(scanner: Scanner, calls: Calls) -> Wait[None]:
