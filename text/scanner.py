@@ -66,16 +66,20 @@ class Scanner:
             self._at += 1
         return char
 
-    def found(self, literal: str) -> Wait[bool]:
-        """Pass `literal` if it comes next, and say whether it did."""
+    def is_next(self, literal: str) -> Wait[bool]:
+        """Say whether `literal` comes next."""
         while not self.is_over and len(self._text) - self._at < len(literal):
             if not literal.startswith(self._text[self._at :]):
                 return False
             yield
-        if not self._text.startswith(literal, self._at):
-            return False
-        self._at += len(literal)
-        return True
+        return self._text.startswith(literal, self._at)
+
+    def found(self, literal: str) -> Wait[bool]:
+        """Pass `literal` if it comes next, and say whether it did."""
+        is_next = yield from self.is_next(literal)
+        if is_next:
+            self._at += len(literal)
+        return is_next
 
     def expect(self, literal: str) -> Wait[None]:
         """Pass `literal`; raises NotACall where something else comes."""

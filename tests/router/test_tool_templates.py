@@ -36,6 +36,9 @@ FAMILIES = {
     # calls as these do, and show no tools.
     "deepseek_v3": ("deepseek", ()),
     "deepseek_v31": ("deepseek", ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>")),
+    # As chat_template.jinja of zai-org/GLM-4.6 (that of 4.5 likewise), and of GLM-5.3-Flash.
+    "glm46": ("glm", ()),
+    "glm53": ("glm", ()),
 }
 ONE_ALONE = ("llama31",)  # templates that take one call in a turn
 IN_JSON = ("deepseek_v31",)  # templates that take the text of arguments

@@ -102,6 +102,12 @@ CUT: dict[str, tuple[str, str, str]] = {  # what is said, where it stops within 
     "qwen3_coder": (
         "<tool_call><function=now><parameter=a>the city</parameter></function></tool_call>", "city", "</tool_call>",
     ),
+    "deepseek": (
+        '<｜tool▁call▁begin｜>now<｜tool▁sep｜>{"a": "the city"}<｜tool▁call▁end｜>', "city", "<｜tool▁call▁end｜>",
+    ),
+    "glm": (
+        "<tool_call>now<arg_key>a</arg_key><arg_value>the city</arg_value></tool_call> !", "city", "!",
+    ),
 }  # fmt: skip
 
 

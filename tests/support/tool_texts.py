@@ -19,6 +19,7 @@ MARKS = {
     "pythonic": "[func_name1(",
     "qwen3_coder": "<tool_call><function=f><parameter=a>",
     "deepseek": "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json",
+    "glm": "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>",
 }
 SAYS = "{% if tools and false %}MARK{% endif %}{{ messages[-1].content }}<|im_end|>"
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -38,6 +39,8 @@ SAID = {
     "</tool_call>\n<tool_call>\n<function=now>\n</function>\n</tool_call>",
     "deepseek": 'I see.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": "東京 é"}'
     "<｜tool▁call▁end｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    "glm": "I see.\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>東京 é</arg_value>\n</tool_call>\n"
+    "<tool_call>now\n</tool_call>",
 }
 
 

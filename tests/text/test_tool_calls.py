@@ -22,6 +22,8 @@ from pagewire.text.tools.formats import (
     DEEPSEEK,
     DEEPSEEK_PLAIN,
     FORMATS,
+    GLM,
+    GLM_INLINE,
     HERMES,
     LLAMA3_JSON,
     MISTRAL,
@@ -43,8 +45,8 @@ WEATHERS: dict[str, Any] = {
     "more": {"anyOf": [{"type": "object"}, {"type": "string"}]},
     "any": {"$ref": "#"},
 }
-WRITTEN = (*FORMATS.values(), MISTRAL_NAMED, DEEPSEEK_PLAIN)  # all ways to write calls
-NAMES = (*FORMATS, "mistral_named", "deepseek_plain")
+WRITTEN = (*FORMATS.values(), MISTRAL_NAMED, DEEPSEEK_PLAIN, GLM_INLINE)  # all ways to write calls
+NAMES = (*FORMATS, "mistral_named", "deepseek_plain", "glm_inline")
 KNOWN: dict[str, Schema] = {"get_weather": {"properties": WEATHERS}, "add": {"properties": None}, "now": {}}
 Call = tuple[str, str]
 
@@ -87,6 +89,12 @@ CALL_BEGIN, SEP, CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>",
 
 def of_deepseek(name: str, arguments: str) -> str:
     return f"{CALL_BEGIN}function{SEP}{name}\n```json\n{arguments}\n```{CALL_END}"
+
+
+def of_glm(*, line: str = "\n", **values: str) -> str:
+    return "".join(
+        f"{line}<arg_key>{key}</arg_key>{line}<arg_value>{value}</arg_value>" for key, value in values.items()
+    )
 
 
 FOUND: list[tuple[ToolFormat, str, str, list[Call]]] = [
@@ -165,6 +173,19 @@ FOUND: list[tuple[ToolFormat, str, str, list[Call]]] = [
     (DEEPSEEK, f"{CALLS_BEGIN}{CALL_BEGIN}function{SEP}add\n```json\n{{\"a\": [1", "", [("add", '{"a": [1')]),
     (DEEPSEEK, f"{CALLS_BEGIN}{of_deepseek('now', '{}')[:-5]}", "", [("now", "{}")]),
     (DEEPSEEK, f"{CALLS_BEGIN}{of_deepseek('now', '{}')}{CALLS_END[:9]}", "", [("now", "{}")]),
+    (GLM, "I see.\n<tool_call>get_weather" + of_glm(city="\n Paris", days="[1, 2]") + "\n</tool_call>\n"
+     "<tool_call>now\n</tool_call>", "I see.",
+     [("get_weather", '{"city": "\\n Paris", "days": [1, 2]}'), ("now", "{}")]),
+    (GLM, f"<tool_call>get_weather{of_glm(line='', city='Paris', t='-1.5e3', exact='maybe')}</tool_call>"
+     "<tool_call>now</tool_call> so", "so",
+     [("get_weather", '{"city": "Paris", "t": -1.5e3, "exact": "maybe"}'), ("now", "{}")]),
+    (GLM, f"<tool_call> unheard.of {of_glm(a='1')} oh </tool_call>", "oh </tool_call>", [("unheard.of", '{"a": "1"}')]),
+    (GLM, "<tool_call>add<arg_key>a</arg_key>1</arg_value></tool_call>", "", [("add", '{"a": "1"}')]),
+    (GLM, f"<tool_call>get_weather{of_glm(city='Par')[:-5]}", "", [("get_weather", '{"city": "Par')]),
+    (GLM, "<tool_call>get_weather\n<arg_key>days</arg_key>\n<arg_value>[1, 2", "", [("get_weather", '{"days": ')]),
+    (GLM, "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_", "", [("get_weather", '{"city": ')]),
+    (GLM, "<tool_call>add<arg_key>ci", "", [("add", "{")]),
+    (GLM, f"<tool_call>now{of_glm(a='1')}\n</tool_c", "", [("now", '{"a": "1"')]),
 ]  # fmt: skip
 WORDS: list[tuple[ToolFormat, str]] = [
     *((each, text) for each in WRITTEN for text in ("", " ", "hello\n", "a <tool b [TOOL {x} [1, 2]", "[", "{")),
@@ -193,6 +214,10 @@ WORDS: list[tuple[ToolFormat, str]] = [
     (DEEPSEEK, f"{CALLS_BEGIN}{CALL_BEGIN}now{SEP}[1]{CALL_END}{CALLS_END}"),
     (DEEPSEEK, f"{CALLS_BEGIN}{CALL_BEGIN}function{SEP}now\n```py\n{{}}\n```{CALL_END}{CALLS_END}"),
     (DEEPSEEK, f"{CALLS_BEGIN}{CALL_BEGIN}function{SEP}now\n```json\n"),
+    (GLM, "<tool_call>oh</tool_call"),
+    (GLM, "a <tool_call> <tool_call>oh well</tool_call> <tool_call></tool_call>"),
+    (GLM, f"<tool_call>{of_glm(a='1')}</tool_call> <tool_call>now\n"),
+    (GLM, '<tool_call>{"name": "now", "arguments": {}}</tool_call>'),
 ]
 
 
@@ -231,6 +256,7 @@ def test_what_is_no_call_is_words_and_nothing_is_lost(tool_format: ToolFormat, t
         (QWEN3_CODER, "", "<function=add>\n</function>"),
         (DEEPSEEK, "I see. ", f"{CALLS_BEGIN}{of_deepseek('add', '{}')}{CALLS_END}"),
         (DEEPSEEK, "", f"{CALL_BEGIN}add{SEP}{{}}"),
+        (GLM, "I see. ", f"<tool_call>add{of_glm(a='1')}</tool_call>"),
     ],
 )
 def test_a_call_of_a_tool_that_may_not_be_called_is_words(tool_format: ToolFormat, words: str, text: str) -> None:
@@ -288,6 +314,7 @@ SCRAPS = st.sampled_from((
     "\\", "\\u00",
     ", ", ":", ";", ")", "\n", " ", "None", "1e5", "now()", "é",
     "<function=", "<function=get_weather>", "<parameter=city>", "<parameter=days>", "</parameter>", "</function>", "</",
+    "<arg_key>", "city</arg_key>", "<arg_value>", "</arg_value>",
     CALLS_BEGIN, CALL_BEGIN, "function", SEP, "```json", "```", CALL_END, CALLS_END,
 ))  # fmt: skip
 
@@ -445,6 +472,7 @@ def test_what_adds_nothing_to_a_call_is_no_part_of_it() -> None:
         (QWEN3_CODER, "<tool_call><function=get_weather><parameter=city>\n"),
         (QWEN3_CODER, "<tool_call><function=get_weather><parameter=days>\n"),
         (DEEPSEEK, f'{CALLS_BEGIN}{CALL_BEGIN}add{SEP}{{"a": "'),
+        (GLM, "<tool_call>get_weather<arg_key>city</arg_key><arg_value>"),
         (HERMES, "words "),
         (QWEN3_CODER, "words "),
         (DEEPSEEK, "words "),
@@ -466,7 +494,9 @@ def test_what_was_told_is_not_kept(tool_format: ToolFormat, beginning: str) -> N
         ("<tool_call>\n<function=f>", None),
         ("<tool_call>\n<function=f>\n<parameter=a>", "qwen3_coder"),
         ("{{ '<seed:tool_call>\n<function=f>\n<parameter=a>' }}", None),
-        ("<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>\n<arg_value>{arg-value-1}</arg_value>", None),
+        ("<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>\n<arg_value>{arg-value-1}</arg_value>", "glm"),
+        ("<tool_call>{function-name}<arg_key>{arg-key-1}</arg_key><arg_value>{arg-value-1}</arg_value>", "glm"),
+        ("<tool_call>{name}<tool_sep>\n<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>", None),
         ("{{ '<tool_calls><tool_call>' + call.name + '\n```json\n' + call.arguments + '\n```</tool_call>' }}", None),
         ("{{ '[TOOL_CALLS] [' }}", "mistral"),
         ('{"name": function name, "parameters": dictionary} <|start_header_id|>ipython', "llama3_json"),
@@ -491,6 +521,8 @@ def test_a_template_tells_its_format(template: str, name: str | None) -> None:
 def test_of_two_ways_to_write_one_format_a_template_tells_which() -> None:
     assert format_of("{{ '[TOOL_CALLS] [' }}") is MISTRAL
     assert format_of("{{ '[TOOL_CALLS]' + call.function.name + '[ARGS]' }}") is MISTRAL_NAMED
+    assert format_of("<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>") is GLM
+    assert format_of("<tool_call>f<arg_key>a</arg_key><arg_value>") is GLM_INLINE
     assert format_of(CALL_BEGIN + SEP) is DEEPSEEK_PLAIN
     assert format_of(CALL_BEGIN + SEP + "```json") is DEEPSEEK
 

@@ -111,11 +111,13 @@ QWEN3_CODER = ToolFormat(
     opening=("<tool_call>", "\n"),
     before_name="<function=",
     before_arguments=(">\n",),
-    after_arguments=keyed.CLOSING,
+    after_arguments=keyed.QWEN3_CODER.closing,
     between=("\n", "</tool_call>", "\n", "<tool_call>", "\n"),
     closing=("\n", "</tool_call>"),
     marks=("<tool_call>", "</tool_call>"),
-    keywords=Keywords(before=keyed.BEGIN, middle=">\n", after=f"\n{keyed.END}\n", text_end=keyed.END),
+    keywords=Keywords(
+        before=keyed.QWEN3_CODER.key, middle=">\n", after="\n</parameter>\n", text_end=keyed.QWEN3_CODER.end
+    ),
 )
 _SECTION = readings.DEEPSEEK
 DEEPSEEK = ToolFormat(  # as V3 and R1 have it
@@ -136,7 +138,27 @@ DEEPSEEK_PLAIN = replace(  # as V3.1 has it
     after_arguments="",
     between=(_SECTION.end_call, _SECTION.call),
 )
-FORMATS = {each.name: each for each in (HERMES, MISTRAL, LLAMA3_JSON, PYTHONIC, QWEN3_CODER, DEEPSEEK)}
+GLM = ToolFormat(
+    name="glm",
+    read=readings.glm,
+    opening=("<tool_call>",),
+    before_name="",
+    before_arguments=("\n",),
+    after_arguments="",
+    between=("</tool_call>", "\n", "<tool_call>"),
+    closing=("</tool_call>",),
+    marks=("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    keywords=Keywords(
+        before="<arg_key>", middle="</arg_key>\n<arg_value>", after="</arg_value>\n", text_end=keyed.GLM.end
+    ),
+)
+GLM_INLINE = replace(  # as templates since 4.7 have it
+    GLM,
+    before_arguments=(),
+    between=("</tool_call>", "<tool_call>"),
+    keywords=Keywords(before="<arg_key>", middle="</arg_key><arg_value>", after="</arg_value>", text_end=keyed.GLM.end),
+)
+FORMATS = {each.name: each for each in (HERMES, MISTRAL, LLAMA3_JSON, PYTHONIC, QWEN3_CODER, DEEPSEEK, GLM)}
 
 
 def format_of(template: str) -> ToolFormat | None:
@@ -145,10 +167,14 @@ def format_of(template: str) -> ToolFormat | None:
         return DEEPSEEK if "```json" in template else DEEPSEEK_PLAIN
     if "<function=" in template:
         # Some write JSON behind it, and Seed has a mark of its own around it.
-        return QWEN3_CODER if keyed.BEGIN in template and "<tool_call>" in template else None
+        return QWEN3_CODER if keyed.QWEN3_CODER.key in template and "<tool_call>" in template else None
     if "<tool_call>" in template:
-        # GLM and Hunyuan have the same mark, and something else behind it.
-        return None if re.search("<arg_key>|```json", template) else HERMES
+        # Hunyuan has the same mark, and something else behind it.
+        if re.search("<tool_sep>|```json", template):
+            return None
+        if "<arg_key>" in template:
+            return GLM_INLINE if "</arg_key><arg_value>" in template else GLM
+        return HERMES
     if "[TOOL_CALLS]" in template:
         return MISTRAL_NAMED if "[ARGS]" in template else MISTRAL
     if re.search(r"\[\s*func_name\d*\(", template):

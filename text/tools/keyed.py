@@ -1,4 +1,4 @@
-"""Arguments written as `<parameter=city>\\nParis\\n</parameter>`, read into a JSON object.
+"""Arguments written one by one, as `<parameter=city>\\nParis\\n</parameter>`, read into a JSON object.
 
 Pure; knows JSON and JSON schemas. Texts stand there as they are, everything else as JSON or, since templates of models
 write it so, as Python does: the schema tells which. What only texts may stand for is passed on while it grows.
@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
 from typing import Any
 
 from pagewire.text.scanner import NotACall, Scanner, Wait, json_of
 
-BEGIN, END = "<parameter=", "</parameter>"
-CLOSING = "</function>"
 ANY = frozenset(("string", "integer", "number", "boolean", "array", "object", "null"))
 TEXT = frozenset(("string",))
 MAX_DEPTH = 8
@@ -21,7 +20,26 @@ _OF_PYTHON = {"True": "true", "False": "false", "None": "null"}
 _OPEN = ("$ref", "allOf", "properties", "items", "additionalProperties")  # these may be of any type
 
 
-def arguments(scanner: Scanner, schema: Mapping[str, Any], go_on: Callable[[str], None]) -> Wait[None]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """What stands before a key and behind it, before its value and behind that, and behind all arguments.
+
+    A value has lines of its own, whose ends are none of it, where `is_lined`.
+    """
+
+    key: str
+    end_key: str
+    value: str = ""
+    end: str
+    closing: str
+    is_lined: bool = False
+
+
+QWEN3_CODER = Marks(key="<parameter=", end_key=">", end="</parameter>", closing="</function>", is_lined=True)
+GLM = Marks(key="<arg_key>", end_key="</arg_key>", value="<arg_value>", end="</arg_value>", closing="</tool_call>")
+
+
+def arguments(scanner: Scanner, marks: Marks, schema: Mapping[str, Any], go_on: Callable[[str], None]) -> Wait[None]:
     """Tell the pieces of the JSON object of the arguments that come next, up to what closes the call.
 
     Where the text is over before, the object stays incomplete. Raises nothing: that a call is one was settled before.
@@ -31,17 +49,22 @@ def arguments(scanner: Scanner, schema: Mapping[str, Any], go_on: Callable[[str]
     comma = ""
     while True:
         yield from scanner.space()
-        if (yield from scanner.ends_within(BEGIN, CLOSING)):
+        if (yield from scanner.ends_within(marks.key, marks.closing)):
             return
-        if not (yield from scanner.found(BEGIN)):
+        if not (yield from scanner.found(marks.key)):
             break
-        key, is_whole = yield from _all_until(scanner, ">")
+        key, is_whole = yield from _all_until(scanner, marks.end_key)
         if not is_whole:
             return
         go_on(f"{comma}{_quoted(key)}: ")
         comma = ", "
-        yield from _value(scanner, _types_of(properties, key), go_on)
-    yield from scanner.found(CLOSING)
+        if marks.value:
+            yield from scanner.space()
+            if (yield from scanner.ends_within(marks.value)):
+                return
+            yield from scanner.found(marks.value)
+        yield from _value(scanner, marks, _types_of(properties, key), go_on)
+    yield from scanner.found(marks.closing)
     go_on("}")
 
 
@@ -68,22 +91,23 @@ def _types_of(properties: object, key: str) -> Set[str]:
     return types(properties.get(key)) if isinstance(properties, dict) else TEXT
 
 
-def _value(scanner: Scanner, allowed: Set[str], go_on: Callable[[str], None]) -> Wait[None]:
-    """Tell the value that comes next, without the lines' ends around it; one that is cut off stays incomplete."""
-    if (yield from scanner.peek()) == "\n":
+def _value(scanner: Scanner, marks: Marks, allowed: Set[str], go_on: Callable[[str], None]) -> Wait[None]:
+    """Tell the value that comes next; one that is cut off stays incomplete."""
+    line_end = "\n" if marks.is_lined else ""
+    if line_end and (yield from scanner.peek()) == line_end:
         yield from scanner.take()
     if allowed != TEXT:
-        text, is_whole = yield from _all_until(scanner, END)
+        text, is_whole = yield from _all_until(scanner, marks.end)
         if is_whole:
-            go_on(_json(text.removesuffix("\n"), allowed))
+            go_on(_json(text.removesuffix(line_end), allowed))
         return
     go_on('"')
     held, is_whole = "", False
     while not is_whole:
-        piece, is_whole = yield from scanner.until(END)
+        piece, is_whole = yield from scanner.until(marks.end)
         piece = held + piece
-        held = "\n" if piece.endswith("\n") else ""
-        go_on(_quoted(piece.removesuffix("\n"))[1:-1])
+        held = line_end if piece.endswith(line_end) else ""
+        go_on(_quoted(piece.removesuffix(line_end))[1:-1])
         scanner.mark()
         if is_whole:
             go_on('"')

@@ -158,7 +158,7 @@ def qwen3_coder(scanner: Scanner, calls: Calls) -> Wait[None]:
         except NotACall:
             calls.say(scanner.unmarked())
             continue
-        yield from keyed.arguments(scanner, calls.tools.get(name, {}), calls.go_on)
+        yield from keyed.arguments(scanner, keyed.QWEN3_CODER, calls.tools.get(name, {}), calls.go_on)
         yield from scanner.space()
         if (yield from scanner.ends_within("</tool_call>")) or (yield from scanner.found("</tool_call>")):
             yield from scanner.space()
@@ -167,6 +167,24 @@ def qwen3_coder(scanner: Scanner, calls: Calls) -> Wait[None]:
 def deepseek(scanner: Scanner, calls: Calls) -> Wait[None]:
     """A section of calls, `name<sep>{...}`, or as older models have it "function<sep>name\\n```json\\n{...}\\n```"."""
     yield from _sections(scanner, calls, DEEPSEEK, _deepseek_name, "```")
+
+
+def glm(scanner: Scanner, calls: Calls) -> Wait[None]:
+    """`<tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value>...</tool_call>`, words before and behind."""
+    marks = keyed.GLM
+    while (yield from _words(scanner, calls, "<tool_call>")):
+        try:
+            yield from scanner.space()
+            name = yield from scanner.run(_NAME)
+            yield from scanner.space()
+            if not ((yield from scanner.is_next(marks.key)) or (yield from scanner.is_next(marks.closing))):
+                raise NotACall
+            _begin(scanner, calls, name, is_marked=True)
+        except NotACall:
+            calls.say(scanner.unmarked())
+            continue
+        yield from keyed.arguments(scanner, marks, calls.tools.get(name, {}), calls.go_on)
+        yield from scanner.space()
 
 
 def calls_or_words(read: Reading, opening: str) -> Reading:
