@@ -16,7 +16,7 @@ from pagewire.core.sampling import Grammar, GrammarKind
 from pagewire.router.ask import Ask
 from pagewire.router.events import Chunk, Ending, Finished
 from pagewire.router.request import Request
-from pagewire.router.tool_fields import Tools
+from pagewire.router.tool_fields import Tools, numbered
 from pagewire.text.text_stream import TextRules
 from pagewire.text.tokenizer import Tokenizer
 from pagewire.text.tools import grammar
@@ -39,7 +39,12 @@ class ToolDesk:
         self._format = told if is_told else FORMATS.get(format_name)
 
     def prepared(self, ask: Ask) -> Ask:
-        """Return `ask` as its tools want it: marks shown, calls ruled; raises UnsupportedField or InvalidRequest."""
+        """Return `ask` as its tools want it: marks shown, calls ruled, those of its messages by the model's own ids.
+
+        Raises UnsupportedField or InvalidRequest.
+        """
+        if self._format is not None and self._format.is_numbered and ask.messages is not None:
+            ask = replace(ask, messages=numbered(ask.messages, self._format.call_id))
         if ask.tools is None:
             return ask
         tool_format = self._known(ask.tools)

@@ -7,7 +7,7 @@ object of its arguments, whatever text the caller wrote it as.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,6 +129,28 @@ def message_calls(where: str, value: object) -> list[dict[str, Any]]:
     if not isinstance(value, list):
         raise InvalidRequest(f"{where} is a list", field="messages")
     return [_message_call(f"{where}.{i}", call) for i, call in enumerate(value)]
+
+
+def numbered(
+    messages: Sequence[Mapping[str, Any]], call_id: Callable[[str, int], str]
+) -> tuple[Mapping[str, Any], ...]:
+    """Return messages whose calls have the ids that `call_id` makes of their names and places, as what answers them."""
+    ids: dict[object, str] = {}
+    told: list[Mapping[str, Any]] = []
+    count = 0
+    for message in messages:
+        calls = []
+        for call in message.get("tool_calls") or ():
+            new = call_id(call["function"]["name"], count)
+            count += 1
+            if "id" in call:
+                ids[call["id"]] = new
+            calls.append({**call, "id": new})
+        changed: dict[str, Any] = {"tool_calls": calls} if calls else {}
+        if (answered := message.get("tool_call_id")) in ids:
+            changed["tool_call_id"] = ids[answered]
+        told.append({**message, **changed} if changed else message)
+    return tuple(told)
 
 
 def _message_call(where: str, call: object) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from pagewire.core.errors import InvalidRequest, UnsupportedField
-from pagewire.router.tool_fields import is_of_functions, message_calls, tools
+from pagewire.router.tool_fields import is_of_functions, message_calls, numbered, tools
 from pagewire.text.tools.grammar import NO_ARGUMENTS
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -242,3 +243,25 @@ def test_calls_that_are_none_are_refused_by_their_place(value: object, message: 
         message_calls("it", value)
     assert str(refused.value) == message
     assert refused.value.field == "messages"
+
+
+def test_calls_of_a_chat_are_numbered_and_so_is_what_answers_them() -> None:
+    def call(name: str, **fields: str) -> dict[str, Any]:
+        return {**fields, "type": "function", "function": {"name": name, "arguments": {}}}
+
+    chat: list[dict[str, Any]] = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "", "tool_calls": [call("f", id="x"), call("g"), call("f", id="y")]},
+        {"role": "tool", "content": "1", "tool_call_id": "y"},
+        {"role": "tool", "content": "2", "tool_call_id": "unheard of"},
+        {"role": "assistant", "content": "", "tool_calls": [call("g", id="x")]},
+        {"role": "tool", "content": "3", "tool_call_id": "x"},
+    ]
+    before = json.dumps(chat)
+    told = numbered(chat, lambda name, place: f"{name}:{place}")
+    assert [[each["id"] for each in message.get("tool_calls", ())] for message in told] == [
+        [], ["f:0", "g:1", "f:2"], [], [], ["g:3"], [],
+    ]  # fmt: skip
+    assert [message.get("tool_call_id") for message in told] == [None, None, "f:2", "unheard of", None, "g:3"]
+    assert told[0] is chat[0]
+    assert json.dumps(chat) == before

@@ -39,7 +39,10 @@ FAMILIES = {
     # As chat_template.jinja of zai-org/GLM-4.6 (that of 4.5 likewise), and of GLM-5.3-Flash.
     "glm46": ("glm", ()),
     "glm53": ("glm", ()),
+    # As chat_template.jinja of moonshotai/Kimi-K2-Thinking.
+    "kimi_k2": ("kimi_k2", ("<|tool_calls_section_begin|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>")),
 }
+NUMBERED = ("kimi_k2",)  # templates that take the name and place of a call for its id
 ONE_ALONE = ("llama31",)  # templates that take one call in a turn
 IN_JSON = ("deepseek_v31",)  # templates that take the text of arguments
 TOOLS: list[dict[str, Any]] = [
@@ -118,6 +121,15 @@ def sent_of(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return messages
 
 
+def numbered(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a chat with the ids of Kimi's own guide to tool calls: the name, and how many calls were before."""
+    text = as_json(chat)
+    for place, each in enumerate(each for message in chat for each in message.get("tool_calls", ())):
+        text = text.replace(f'"{each["id"]}"', f'"functions.{each["function"]["name"]}:{place}"')
+    ided: list[dict[str, Any]] = json.loads(text)
+    return ided
+
+
 def as_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
@@ -152,7 +164,7 @@ async def test_a_chat_with_tools_has_the_tokens_of_transformers(
         with pytest.raises(Exception, match="one function at a time"):
             theirs.apply_chat_template(chat, tools=tools or None)
         return
-    theirs_chat = sent_of(chat) if family in IN_JSON else chat
+    theirs_chat = sent_of(chat) if family in IN_JSON else numbered(chat) if family in NUMBERED else chat
     want = theirs.apply_chat_template(theirs_chat, tools=tools or None, add_generation_prompt=True, return_dict=False)
     assert (await intake.tokenize(ask))[1] == tuple(want)
     text = theirs.decode(want)
@@ -198,7 +210,8 @@ def test_calls_that_a_template_writes_are_those_that_are_read(folder: Path, fami
     turns: list[dict[str, Any]] = [ONE] if family in ONE_ALONE else [ONE, TWO]
     for turn in turns:
         prompt = tokenizer.render_chat([USER], tools=TOOLS)
-        text = tokenizer.render_chat([USER, turn], tools=TOOLS, add_generation_prompt=False)
+        chat = numbered([USER, turn]) if family in NUMBERED else [USER, turn]
+        text = tokenizer.render_chat(chat, tools=TOOLS, add_generation_prompt=False)
         assert text.startswith(prompt)
         reader = ToolReader(tool_format, schemas)
         parts = [*reader.push(text.removeprefix(prompt)).calls, *reader.finish().calls]

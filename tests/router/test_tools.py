@@ -105,6 +105,10 @@ CUT: dict[str, tuple[str, str, str]] = {  # what is said, where it stops within 
     "deepseek": (
         '<｜tool▁call▁begin｜>now<｜tool▁sep｜>{"a": "the city"}<｜tool▁call▁end｜>', "city", "<｜tool▁call▁end｜>",
     ),
+    "kimi_k2": (
+        '<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{"a": "the city"}<|tool_call_end|>', "city",
+        "<|tool_call_end|>",
+    ),
     "glm": (
         "<tool_call>now<arg_key>a</arg_key><arg_value>the city</arg_value></tool_call> !", "city", "!",
     ),

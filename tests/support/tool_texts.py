@@ -20,6 +20,7 @@ MARKS = {
     "qwen3_coder": "<tool_call><function=f><parameter=a>",
     "deepseek": "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json",
     "glm": "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>",
+    "kimi_k2": "<|tool_call_argument_begin|>",
 }
 SAYS = "{% if tools and false %}MARK{% endif %}{{ messages[-1].content }}<|im_end|>"
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -41,6 +42,9 @@ SAID = {
     "<｜tool▁call▁end｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
     "glm": "I see.\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>東京 é</arg_value>\n</tool_call>\n"
     "<tool_call>now\n</tool_call>",
+    "kimi_k2": "I see.<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
+    '<|tool_call_argument_begin|>{"city": "東京 é"}<|tool_call_end|>'
+    "<|tool_call_begin|>functions.now:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
 }
 
 

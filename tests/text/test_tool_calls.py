@@ -25,6 +25,7 @@ from pagewire.text.tools.formats import (
     GLM,
     GLM_INLINE,
     HERMES,
+    KIMI_K2,
     LLAMA3_JSON,
     MISTRAL,
     MISTRAL_NAMED,
@@ -95,6 +96,13 @@ def of_glm(*, line: str = "\n", **values: str) -> str:
     return "".join(
         f"{line}<arg_key>{key}</arg_key>{line}<arg_value>{value}</arg_value>" for key, value in values.items()
     )
+
+
+SECTION, SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+
+
+def of_kimi(name: str, arguments: str) -> str:
+    return f"<|tool_call_begin|>{name}<|tool_call_argument_begin|>{arguments}<|tool_call_end|>"
 
 
 FOUND: list[tuple[ToolFormat, str, str, list[Call]]] = [
@@ -186,6 +194,13 @@ FOUND: list[tuple[ToolFormat, str, str, list[Call]]] = [
     (GLM, "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_", "", [("get_weather", '{"city": ')]),
     (GLM, "<tool_call>add<arg_key>ci", "", [("add", "{")]),
     (GLM, f"<tool_call>now{of_glm(a='1')}\n</tool_c", "", [("now", '{"a": "1"')]),
+    (KIMI_K2, f"I see.{SECTION}{of_kimi('functions.get_weather:3', PARIS[1])}{of_kimi('functions.now:12', '{}')}"
+     f"{SECTION_END}", "I see.", [PARIS, ("now", "{}")]),
+    (KIMI_K2, f"{SECTION}\n{of_kimi(' unheard.of:0 ', ' {} ')}\n{SECTION_END} so", "so", [("unheard.of", "{}")]),
+    (KIMI_K2, of_kimi("add:0", '{"a": 1}') + of_kimi("add", "{}"), of_kimi("add", "{}"), [("add", '{"a": 1}')]),
+    (KIMI_K2, f'{SECTION}{of_kimi("functions.add:0", "")[:-17]}{{"a": [1', "", [("add", '{"a": [1')]),
+    (KIMI_K2, f"{SECTION}{of_kimi('functions.now:0', '{}')[:-9]}", "", [("now", "{}")]),
+    (KIMI_K2, f"{SECTION}{of_kimi('functions.now:0', '{}')}{SECTION_END[:-9]}", "", [("now", "{}")]),
 ]  # fmt: skip
 WORDS: list[tuple[ToolFormat, str]] = [
     *((each, text) for each in WRITTEN for text in ("", " ", "hello\n", "a <tool b [TOOL {x} [1, 2]", "[", "{")),
@@ -214,6 +229,9 @@ WORDS: list[tuple[ToolFormat, str]] = [
     (DEEPSEEK, f"{CALLS_BEGIN}{CALL_BEGIN}now{SEP}[1]{CALL_END}{CALLS_END}"),
     (DEEPSEEK, f"{CALLS_BEGIN}{CALL_BEGIN}function{SEP}now\n```py\n{{}}\n```{CALL_END}{CALLS_END}"),
     (DEEPSEEK, f"{CALLS_BEGIN}{CALL_BEGIN}function{SEP}now\n```json\n"),
+    (KIMI_K2, f"a {SECTION} {SECTION}{of_kimi('functions.now', '{}')}{SECTION_END}"),
+    (KIMI_K2, f"{SECTION}{of_kimi('functions.:0', '{}')}{of_kimi('functions.now:0', '1')}{SECTION_END}"),
+    (KIMI_K2, f"{SECTION}<|tool_call_begin|>functions.now:0<|tool_call_arg"),
     (GLM, "<tool_call>oh</tool_call"),
     (GLM, "a <tool_call> <tool_call>oh well</tool_call> <tool_call></tool_call>"),
     (GLM, f"<tool_call>{of_glm(a='1')}</tool_call> <tool_call>now\n"),
@@ -256,6 +274,7 @@ def test_what_is_no_call_is_words_and_nothing_is_lost(tool_format: ToolFormat, t
         (QWEN3_CODER, "", "<function=add>\n</function>"),
         (DEEPSEEK, "I see. ", f"{CALLS_BEGIN}{of_deepseek('add', '{}')}{CALLS_END}"),
         (DEEPSEEK, "", f"{CALL_BEGIN}add{SEP}{{}}"),
+        (KIMI_K2, "I see. ", f"{SECTION}{of_kimi('functions.add:0', '{}')}{SECTION_END}"),
         (GLM, "I see. ", f"<tool_call>add{of_glm(a='1')}</tool_call>"),
     ],
 )
@@ -314,6 +333,8 @@ SCRAPS = st.sampled_from((
     "\\", "\\u00",
     ", ", ":", ";", ")", "\n", " ", "None", "1e5", "now()", "é",
     "<function=", "<function=get_weather>", "<parameter=city>", "<parameter=days>", "</parameter>", "</function>", "</",
+    SECTION, "<|tool_call_begin|>", "functions.", ":0", "<|tool_call_argument_begin|>", "<|tool_call_end|>",
+    SECTION_END,
     "<arg_key>", "city</arg_key>", "<arg_value>", "</arg_value>",
     CALLS_BEGIN, CALL_BEGIN, "function", SEP, "```json", "```", CALL_END, CALLS_END,
 ))  # fmt: skip
@@ -355,7 +376,7 @@ def written(
     tool_format: ToolFormat, calls: list[tuple[str, dict[str, Any]]], literal: Callable[[Any], str] = repr
 ) -> str:
     """Return the text of calls as the format's own description has it."""
-    texts = []
+    texts: list[str] = []
     for name, arguments in calls:
         inner = as_json(arguments)
         if (keywords := tool_format.keywords) is not None:
@@ -366,7 +387,8 @@ def written(
             inner = keywords.between.join(
                 f"{keywords.before}{key}{keywords.middle}{value}{keywords.after}" for key, value in told.items()
             )
-        before = tool_format.before_name + name + "".join(tool_format.before_arguments)
+        number = f":{len(texts)}" if tool_format.is_numbered else ""
+        before = tool_format.before_name + name + number + "".join(tool_format.before_arguments)
         texts.append(before + inner + tool_format.after_arguments)
     return "".join(tool_format.opening) + "".join(tool_format.between).join(texts) + "".join(tool_format.closing)
 
@@ -510,6 +532,8 @@ def test_what_was_told_is_not_kept(tool_format: ToolFormat, beginning: str) -> N
         ),
         ("{{ '<｜tool▁call▁begin｜>' + call.function.name + '<｜tool▁sep｜>' }}", "deepseek"),
         ("{{ '<｜tool▁output▁begin｜>' }}", None),
+        ("<|tool_calls_section_begin|><|tool_call_begin|>{{ call.id }}<|tool_call_argument_begin|>", "kimi_k2"),
+        ("<|tool_calls_section_begin|><|tool_call_begin|>", None),
         (byte_tokenizer.CHATML, None),
     ],
 )

@@ -9,7 +9,7 @@ import re
 from dataclasses import astuple, dataclass, replace
 
 from pagewire.text.tools import keyed, readings
-from pagewire.text.tools.readings import DEEPSEEK_SEP, Reading
+from pagewire.text.tools.readings import DEEPSEEK_SEP, KIMI_K2_SEP, Reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,8 @@ class ToolFormat:
 
     A call is `before_name`, its name, `before_arguments`, a JSON object or `keywords`, `after_arguments`. What comes in
     pieces may be tokens. `marks` are to be seen in the text where they are special tokens. Calls that are nothing but
-    JSON, as `is_json` says, cannot be told from an answer that is JSON.
+    JSON, as `is_json` says, cannot be told from an answer that is JSON. Where one `is_numbered`, a colon and a number
+    stand behind the name, and templates take all that for the call's id.
     """
 
     name: str
@@ -46,11 +47,16 @@ class ToolFormat:
     marks: tuple[str, ...] = ()
     keywords: Keywords | None = None
     is_json: bool = False
+    is_numbered: bool = False
 
     @property
     def pieces(self) -> tuple[str, ...]:
         """What may be tokens."""
         return (*self.opening, *self.before_arguments, *self.between, *self.closing)
+
+    def call_id(self, name: str, place: int) -> str:
+        """Return the id of a call that is numbered: `place` others of the chat are before it."""
+        return f"{self.before_name}{name}:{place}"
 
 
 HERMES = ToolFormat(
@@ -119,24 +125,36 @@ QWEN3_CODER = ToolFormat(
         before=keyed.QWEN3_CODER.key, middle=">\n", after="\n</parameter>\n", text_end=keyed.QWEN3_CODER.end
     ),
 )
-_SECTION = readings.DEEPSEEK
+_DEEPSEEK, _KIMI_K2 = readings.DEEPSEEK, readings.KIMI_K2
 DEEPSEEK = ToolFormat(  # as V3 and R1 have it
     name="deepseek",
     read=readings.deepseek,
-    opening=(_SECTION.begin, _SECTION.call, "function", DEEPSEEK_SEP),
+    opening=(_DEEPSEEK.begin, _DEEPSEEK.call, "function", DEEPSEEK_SEP),
     before_name="",
     before_arguments=("\n```json\n",),
     after_arguments="\n```",
-    between=(_SECTION.end_call, "\n", _SECTION.call, "function", DEEPSEEK_SEP),
-    closing=(_SECTION.end_call, _SECTION.end),
-    marks=(*astuple(_SECTION), DEEPSEEK_SEP),
+    between=(_DEEPSEEK.end_call, "\n", _DEEPSEEK.call, "function", DEEPSEEK_SEP),
+    closing=(_DEEPSEEK.end_call, _DEEPSEEK.end),
+    marks=(*astuple(_DEEPSEEK), DEEPSEEK_SEP),
 )
 DEEPSEEK_PLAIN = replace(  # as V3.1 has it
     DEEPSEEK,
-    opening=(_SECTION.begin, _SECTION.call),
+    opening=(_DEEPSEEK.begin, _DEEPSEEK.call),
     before_arguments=(DEEPSEEK_SEP,),
     after_arguments="",
-    between=(_SECTION.end_call, _SECTION.call),
+    between=(_DEEPSEEK.end_call, _DEEPSEEK.call),
+)
+KIMI_K2 = ToolFormat(
+    name="kimi_k2",
+    read=readings.kimi_k2,
+    opening=(_KIMI_K2.begin, _KIMI_K2.call),
+    before_name="functions.",
+    before_arguments=(KIMI_K2_SEP,),
+    after_arguments="",
+    between=(_KIMI_K2.end_call, _KIMI_K2.call),
+    closing=(_KIMI_K2.end_call, _KIMI_K2.end),
+    marks=(*astuple(_KIMI_K2), KIMI_K2_SEP),
+    is_numbered=True,
 )
 GLM = ToolFormat(
     name="glm",
@@ -158,13 +176,15 @@ GLM_INLINE = replace(  # as templates since 4.7 have it
     between=("</tool_call>", "<tool_call>"),
     keywords=Keywords(before="<arg_key>", middle="</arg_key><arg_value>", after="</arg_value>", text_end=keyed.GLM.end),
 )
-FORMATS = {each.name: each for each in (HERMES, MISTRAL, LLAMA3_JSON, PYTHONIC, QWEN3_CODER, DEEPSEEK, GLM)}
+FORMATS = {each.name: each for each in (HERMES, MISTRAL, LLAMA3_JSON, PYTHONIC, QWEN3_CODER, DEEPSEEK, GLM, KIMI_K2)}
 
 
 def format_of(template: str) -> ToolFormat | None:
     """Return the format that a chat template tells its model to write, None where it tells none that is known."""
-    if _SECTION.call in template:
+    if _DEEPSEEK.call in template:
         return DEEPSEEK if "```json" in template else DEEPSEEK_PLAIN
+    if KIMI_K2_SEP in template:
+        return KIMI_K2
     if "<function=" in template:
         # Some write JSON behind it, and Seed has a mark of its own around it.
         return QWEN3_CODER if keyed.QWEN3_CODER.key in template and "<tool_call>" in template else None

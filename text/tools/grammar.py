@@ -40,7 +40,9 @@ def calls(
     ]
     lines.append("call: " + " | ".join(f"call{i}" for i in range(len(tools))))
     for i, (name, schema) in enumerate(tools):
-        named = f"{lark.literal(tool_format.before_name + name)} {lark.pieces(tool_format.before_arguments, token_ids)}"
+        number = " /:[0-9]+/" if tool_format.is_numbered else ""
+        named = lark.literal(tool_format.before_name + name) + number
+        named += f" {lark.pieces(tool_format.before_arguments, token_ids)}"
         lines.append(f"call{i}: {named} arguments{i} {lark.literal(tool_format.after_arguments)}")
         keywords = tool_format.keywords
         lines += [f"arguments{i}: {lark.json_value(schema)}"] if keywords is None else _keywords(keywords, i, schema)

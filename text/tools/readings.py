@@ -18,6 +18,7 @@ from pagewire.text.tools.pythonic import arguments as pythonic_arguments
 
 NAME = re.compile(r"[a-zA-Z0-9_.\-]{1,128}")
 _NAME = re.compile(r"[a-zA-Z0-9_.\-]")
+_DIGIT = re.compile(r"[0-9]")
 _ARGUMENTS = ("arguments", "parameters")
 NO_ARGUMENTS = "{}"
 
@@ -67,6 +68,10 @@ DEEPSEEK = Section(
     )
 )
 DEEPSEEK_SEP = "<\uff5ctool\u2581sep\uff5c>"
+KIMI_K2 = Section(
+    "<|tool_calls_section_begin|>", "<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_calls_section_end|>"
+)
+KIMI_K2_SEP = "<|tool_call_argument_begin|>"
 
 
 def hermes(scanner: Scanner, calls: Calls) -> Wait[None]:
@@ -169,6 +174,11 @@ def deepseek(scanner: Scanner, calls: Calls) -> Wait[None]:
     yield from _sections(scanner, calls, DEEPSEEK, _deepseek_name, "```")
 
 
+def kimi_k2(scanner: Scanner, calls: Calls) -> Wait[None]:
+    """A section of calls, each `functions.name:0`, whose numbers go on, a mark and `{...}`."""
+    yield from _sections(scanner, calls, KIMI_K2, _kimi_k2_name)
+
+
 def glm(scanner: Scanner, calls: Calls) -> Wait[None]:
     """`<tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value>...</tool_call>`, words before and behind."""
     marks = keyed.GLM
@@ -249,6 +259,15 @@ def _deepseek_name(scanner: Scanner) -> Wait[str]:
         yield from scanner.space()
         yield from scanner.found("```json")
     return name
+
+
+def _kimi_k2_name(scanner: Scanner) -> Wait[str]:
+    name = yield from scanner.run(_NAME)
+    yield from scanner.expect(":")
+    yield from scanner.run(_DIGIT)
+    yield from scanner.space()
+    yield from scanner.expect(KIMI_K2_SEP)
+    return name.removeprefix("functions.")
 
 
 def _list_of_calls(scanner: Scanner, calls: Calls) -> Wait[None]:
