@@ -120,7 +120,17 @@ class RouterConfig:
         (), help="origin whose pages browsers let call the API, as https://chat.example; * for any; none when unset"
     )
     tool_format: Literal[
-        "auto", "none", "deepseek", "glm", "hermes", "kimi_k2", "llama3_json", "mistral", "pythonic", "qwen3_coder"
+        "auto",
+        "none",
+        "deepseek",
+        "glm",
+        "harmony",
+        "hermes",
+        "kimi_k2",
+        "llama3_json",
+        "mistral",
+        "pythonic",
+        "qwen3_coder",
     ] = setting("auto", help="how the model writes tool calls; auto: as its chat template tells it to")
     reasoning_format: Literal["auto", "none", "think", "seed", "mistral", "kimi", "harmony"] = setting(
         "auto", help="how the model marks its reasoning; auto: as its chat template tells"

@@ -95,7 +95,7 @@ class Intake:
         ask = self._whole(self._reasoning.prepared(self.tools.prepared(ask)))
         with callers_words(ask.called):
             prompt = await self._tokenize(ask, limits)
-        ask = self._reasoning.guided(ask, prompt)
+        ask = self._reasoning.guided(ask, prompt, is_headed=self.tools.has_heads(ask))
         echo = None
         if ask.echo:
             is_whole = ask.text is not None and ask.truncate_prompt_tokens is None
@@ -109,7 +109,8 @@ class Intake:
 
     def finders(self, ask: Ask, request: Request) -> tuple[Finder, ...]:
         """Return what finds reasoning, and behind it calls, in the answers to an accepted ask."""
-        found = (self._reasoning.finder(ask, request), self.tools.finder(ask, request))
+        reasoning = self._reasoning.finder(ask, request, may_call=self.tools.has_heads(ask))
+        found = (reasoning, self.tools.finder(ask, request))
         return tuple(each for each in found if each is not None)
 
     def _whole(self, ask: Ask) -> Ask:

@@ -36,17 +36,20 @@ class ReasoningDesk:
             return ask
         return replace(ask, text_rules=replace(ask.text_rules, shown=ask.text_rules.shown | known.marks))
 
-    def guided(self, ask: Ask, prompt: Sequence[int]) -> Ask:
-        """Return `ask`, whose prompt has become tokens, with a grammar that lets the model reason first."""
+    def guided(self, ask: Ask, prompt: Sequence[int], *, is_headed: bool = False) -> Ask:
+        """Return `ask`, whose prompt has become tokens, with a grammar that lets the model reason first. What begins an
+        answer is in one that `is_headed`.
+        """
         if ask.grammar is None or (known := self._known(ask)) is None:
             return ask
         ids = {mark: token_id for mark in known.marks if (token_id := self._tokenizer.special_id(mark)) is not None}
-        return replace(ask, grammar=behind_reasoning(ask.grammar, known, self._standing(ask, known, prompt), ids))
+        standing = self._standing(ask, known, prompt)
+        return replace(ask, grammar=behind_reasoning(ask.grammar, known, standing, ids, is_headed=is_headed))
 
-    def finder(self, ask: Ask, request: Request) -> ReasoningFinder | None:
+    def finder(self, ask: Ask, request: Request, *, may_call: bool = False) -> ReasoningFinder | None:
         """Return what tells the reasoning of the answers to `ask` apart, None where nothing is told apart.
 
-        `request` is what it was accepted as.
+        `request` is what it was accepted as. If somebody reads the calls behind it, they `may_call`.
         """
         if (known := self._known(ask)) is None:
             return None
@@ -57,6 +60,7 @@ class ReasoningDesk:
             self._standing(ask, known, request.prompt),
             closing_ids if len(closing_ids) == len(known.closing) else [],
             is_told=is_told,
+            may_call=may_call,
         )
 
     def _known(self, ask: Ask) -> ReasoningFormat | None:
@@ -74,16 +78,23 @@ class ReasoningFinder:
     """Tells reasoning apart in the chunks of one request, whose answers begin at a `standing`.
 
     `closing_ids` are the tokens that end reasoning, none where its mark is no tokens. What is not `is_told` is counted
-    and dropped.
+    and dropped. They may begin calls behind it if they `may_call`.
     """
 
     def __init__(
-        self, reasoning_format: ReasoningFormat, standing: Standing, closing_ids: Sequence[int], *, is_told: bool
+        self,
+        reasoning_format: ReasoningFormat,
+        standing: Standing,
+        closing_ids: Sequence[int],
+        *,
+        is_told: bool,
+        may_call: bool = False,
     ) -> None:
         self._format = reasoning_format
         self._standing = standing
         self._closing_ids = closing_ids
         self._is_told = is_told
+        self._may_call = may_call
         self._readers: dict[int, ReasoningReader] = {}
         self._num_begun: dict[int, int] = {}  # by answer, tokens that may turn out to be its opening mark
         self._num_tokens = 0
@@ -92,7 +103,7 @@ class ReasoningFinder:
         """Return a chunk with its part of the answer for its text, and its reasoning."""
         reader = self._readers.get(chunk.index)
         if reader is None:
-            reader = self._readers[chunk.index] = ReasoningReader(self._format, self._standing)
+            reader = self._readers[chunk.index] = ReasoningReader(self._format, self._standing, may_call=self._may_call)
         elif reader.is_done:
             return chunk
         is_behind = reader.standing is Standing.BEHIND
@@ -117,12 +128,14 @@ class ReasoningFinder:
         if not reader.has_reasoned:
             return 0
         if reader.standing is Standing.BEHIND:
-            num_new = min(num_new, self._end_of_closing(chunk.token_ids))
+            num_new = min(num_new, self._end_of_closing(chunk.token_ids, reader.num_closing))
         self._num_tokens += num_new + self._num_begun.pop(chunk.index, 0)
         return num_new
 
-    def _end_of_closing(self, ids: tuple[int, ...]) -> int:
-        """Return how many tokens there are up to the end of the closing mark, which may have begun before; else all."""
+    def _end_of_closing(self, ids: tuple[int, ...], size: int) -> int:
+        """Return how many tokens there are up to the end of the closing mark, of `size` tokens, which may have begun
+        before; else all.
+        """
         if self._closing_ids and self._closing_ids[0] in ids:
-            return ids.index(self._closing_ids[0]) + len(self._closing_ids)
+            return ids.index(self._closing_ids[0]) + size
         return ids.index(self._closing_ids[-1]) + 1 if self._closing_ids and self._closing_ids[-1] in ids else len(ids)

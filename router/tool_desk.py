@@ -61,7 +61,12 @@ class ToolDesk:
                 "without a mark, which could not be told from the answer",
                 field=ask.grammar.field,
             )
-        return replace(shown, grammar=grammar.calls_or(self._calls(ask.tools, tool_format), ask.grammar))
+        calls, ids = self._calls(ask.tools, tool_format), self._ids(tool_format)
+        return replace(shown, grammar=grammar.calls_or(calls, ask.grammar, tool_format.head, ids))
+
+    def has_heads(self, ask: Ask) -> bool:
+        """True where answers to `ask` begin with what tells calls from words."""
+        return ask.tools is not None and self._format is not None and bool(self._format.head)
 
     def finder(self, ask: Ask, request: Request) -> CallFinder | None:
         """Return what finds the calls of the answers to `ask`, None where there are none to find.
@@ -81,13 +86,12 @@ class ToolDesk:
 
     def _calls(self, tools: Tools, tool_format: ToolFormat) -> str:
         """Return the grammar of an answer that is all calls."""
+        return grammar.calls(tool_format, tools.callable, self._ids(tool_format), is_single=tools.is_single)
+
+    def _ids(self, tool_format: ToolFormat) -> dict[str, int]:
+        """Return the special tokens of a format."""
         ids = {piece: self._tokenizer.special_id(piece) for piece in tool_format.pieces}
-        return grammar.calls(
-            tool_format,
-            tools.callable,
-            {piece: token_id for piece, token_id in ids.items() if token_id is not None},
-            is_single=tools.is_single,
-        )
+        return {piece: token_id for piece, token_id in ids.items() if token_id is not None}
 
     def _rules(self, ask: Ask, tool_format: ToolFormat) -> TextRules:
         return replace(ask.text_rules, shown=ask.text_rules.shown.union(tool_format.marks))

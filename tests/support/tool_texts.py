@@ -21,6 +21,7 @@ MARKS = {
     "deepseek": "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json",
     "glm": "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>",
     "kimi_k2": "<|tool_call_argument_begin|>",
+    "harmony": "<|channel|>commentary to=functions.f",
 }
 SAYS = "{% if tools and false %}MARK{% endif %}{{ messages[-1].content }}<|im_end|>"
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -45,6 +46,8 @@ SAID = {
     "kimi_k2": "I see.<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
     '<|tool_call_argument_begin|>{"city": "東京 é"}<|tool_call_end|>'
     "<|tool_call_begin|>functions.now:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+    "harmony": '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "東京 é"}<|call|>'
+    "<|start|>assistant to=functions.now<|channel|>commentary json<|message|>{}",
 }
 
 

@@ -112,6 +112,31 @@ SCRAPS = st.sampled_from(
 )
 
 
+ROLE = "<|end|><|start|>assistant"
+CALLING: list[tuple[str, str, str]] = [
+    ("<|channel|>commentary to=functions.f<|message|>{}", "", "<|channel|>commentary to=functions.f<|message|>{}"),
+    (" to=functions.f<|channel|>commentary json<|message|>{}", "",
+     " to=functions.f<|channel|>commentary json<|message|>{}"),
+    (f"<|channel|>analysis<|message|>a{ROLE}<|channel|>commentary to=functions.f<|message|>{{}}", "a",
+     "<|channel|>commentary to=functions.f<|message|>{}"),
+    (f"<|channel|>analysis<|message|>a{ROLE} to=functions.f<|channel|>commentary json<|message|>{{}}", "a",
+     " to=functions.f<|channel|>commentary json<|message|>{}"),
+    (f"<|channel|>analysis<|message|>a{FINAL}b", "a", "b"),
+    (f"<|channel|>analysis<|message|>a{ROLE}<|channel|>com", f"a{ROLE}<|channel|>com", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "reasoning", "words"), CALLING)
+def test_reasoning_ends_before_calls_where_there_are_any(text: str, reasoning: str, words: str) -> None:
+    for cut in range(len(text) + 1):
+        reader = ReasoningReader(HARMONY, BEFORE, may_call=True)
+        thoughts = [reader.push(text[:cut]), reader.push(text[cut:]), reader.finish()]
+        assert "".join(each.reasoning for each in thoughts) == reasoning
+        assert "".join(each.words for each in thoughts) == words
+    called = f"<|channel|>analysis<|message|>a{ROLE}<|channel|>commentary to=functions.f"
+    assert read(HARMONY, BEFORE, [called])[0] == f"a{ROLE}<|channel|>commentary to=functions.f", "without tools"
+
+
 @settings(max_examples=300)
 @given(
     data=st.data(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
 from pagewire.core.sampling import Grammar, GrammarKind
+from pagewire.text.reasoning.formats import HARMONY as REASONING
 from pagewire.text.reasoning.formats import THINK, Standing
 from pagewire.text.reasoning.grammar import behind_reasoning
 from pagewire.text.tools import grammar
@@ -24,6 +26,7 @@ from pagewire.text.tools.formats import (
     FORMATS,
     GLM,
     GLM_INLINE,
+    HARMONY,
     HERMES,
     KIMI_K2,
     LLAMA3_JSON,
@@ -103,6 +106,10 @@ SECTION, SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end
 
 def of_kimi(name: str, arguments: str) -> str:
     return f"<|tool_call_begin|>{name}<|tool_call_argument_begin|>{arguments}<|tool_call_end|>"
+
+
+COMMENTARY, FINAL = "<|channel|>commentary", "<|channel|>final<|message|>"
+ROLE = "<|start|>assistant"
 
 
 FOUND: list[tuple[ToolFormat, str, str, list[Call]]] = [
@@ -201,6 +208,17 @@ FOUND: list[tuple[ToolFormat, str, str, list[Call]]] = [
     (KIMI_K2, f'{SECTION}{of_kimi("functions.add:0", "")[:-17]}{{"a": [1', "", [("add", '{"a": [1')]),
     (KIMI_K2, f"{SECTION}{of_kimi('functions.now:0', '{}')[:-9]}", "", [("now", "{}")]),
     (KIMI_K2, f"{SECTION}{of_kimi('functions.now:0', '{}')}{SECTION_END[:-9]}", "", [("now", "{}")]),
+    (HARMONY, f"{COMMENTARY} to=functions.get_weather <|constrain|>json<|message|>{PARIS[1]}", "", [PARIS]),
+    (HARMONY, f" to=functions.get_weather{COMMENTARY} json<|message|>{PARIS[1]}<|call|>", "", [PARIS]),
+    (HARMONY, f"{COMMENTARY}<|message|>I see.\n\n<|end|>{ROLE}{COMMENTARY} to=functions.add<|constrain|>json<|message|>"
+     f'{{"a": 1}}<|call|>{ROLE} to=functions.now<|channel|>analysis code<|message|> {{}} <|end|>', "I see.",
+     [("add", '{"a": 1}'), ("now", "{}")]),
+    (HARMONY, f"{COMMENTARY} to=functions.now<|message|>{{}}<|call|>{ROLE}{COMMENTARY}<|message|>So<|end|>{ROLE}{FINAL}"
+     " it is.", "So it is.", [("now", "{}")]),
+    (HARMONY, f"<|channel|>analysis<|message|>Hm<|end|>{ROLE}{COMMENTARY} to=functions.now<|message|>{{}}",
+     "<|channel|>analysis<|message|>Hm<|end|>", [("now", "{}")]),
+    (HARMONY, f'{COMMENTARY} to=functions.add<|message|>{{"a": [1', "", [("add", '{"a": [1')]),
+    (HARMONY, f"{COMMENTARY} to=functions.now<|message|>{{}}<|ca", "", [("now", "{}")]),
 ]  # fmt: skip
 WORDS: list[tuple[ToolFormat, str]] = [
     *((each, text) for each in WRITTEN for text in ("", " ", "hello\n", "a <tool b [TOOL {x} [1, 2]", "[", "{")),
@@ -232,6 +250,10 @@ WORDS: list[tuple[ToolFormat, str]] = [
     (KIMI_K2, f"a {SECTION} {SECTION}{of_kimi('functions.now', '{}')}{SECTION_END}"),
     (KIMI_K2, f"{SECTION}{of_kimi('functions.:0', '{}')}{of_kimi('functions.now:0', '1')}{SECTION_END}"),
     (KIMI_K2, f"{SECTION}<|tool_call_begin|>functions.now:0<|tool_call_arg"),
+    (HARMONY, f"<|end|> so {FINAL} {COMMENTARY} to=browser.search code<|message|>{{}}<|call|>"),
+    (HARMONY, f"{COMMENTARY} to=functions.now<|message|>oh<|call|>{ROLE} to=functions.now {{}}"),
+    (HARMONY, f"to=functions.now {ROLE} well {COMMENTARY} to=functions.a B<|message|>{{}}"),
+    (HARMONY, f"{ROLE} to=functions.now<|channel|>commentary json<|mess"),
     (GLM, "<tool_call>oh</tool_call"),
     (GLM, "a <tool_call> <tool_call>oh well</tool_call> <tool_call></tool_call>"),
     (GLM, f"<tool_call>{of_glm(a='1')}</tool_call> <tool_call>now\n"),
@@ -275,6 +297,8 @@ def test_what_is_no_call_is_words_and_nothing_is_lost(tool_format: ToolFormat, t
         (DEEPSEEK, "I see. ", f"{CALLS_BEGIN}{of_deepseek('add', '{}')}{CALLS_END}"),
         (DEEPSEEK, "", f"{CALL_BEGIN}add{SEP}{{}}"),
         (KIMI_K2, "I see. ", f"{SECTION}{of_kimi('functions.add:0', '{}')}{SECTION_END}"),
+        (HARMONY, "I see. ", f"{COMMENTARY} to=functions.add <|constrain|>json<|message|>{{}}<|call|>"),
+        (HARMONY, "", f" to=functions.add{COMMENTARY} json<|message|>{{}}"),
         (GLM, "I see. ", f"<tool_call>add{of_glm(a='1')}</tool_call>"),
     ],
 )
@@ -333,6 +357,7 @@ SCRAPS = st.sampled_from((
     "\\", "\\u00",
     ", ", ":", ";", ")", "\n", " ", "None", "1e5", "now()", "é",
     "<function=", "<function=get_weather>", "<parameter=city>", "<parameter=days>", "</parameter>", "</function>", "</",
+    ROLE, "<|channel|>", "commentary", " to=functions.now", "<|constrain|>", "<|message|>", "<|call|>", "<|end|>",
     SECTION, "<|tool_call_begin|>", "functions.", ":0", "<|tool_call_argument_begin|>", "<|tool_call_end|>",
     SECTION_END,
     "<arg_key>", "city</arg_key>", "<arg_value>", "</arg_value>",
@@ -348,7 +373,7 @@ def test_no_cut_changes_what_is_read(data: st.DataObject, tool_format: ToolForma
     pieces = [text[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     words, calls = read(tool_format, [text])
     assert read(tool_format, pieces) == (words, calls)
-    if not calls:
+    if not calls and not (tool_format is HARMONY and "commentary<|message|>" in text.replace("<|constrain|>", "")):
         assert words == text
 
 
@@ -534,6 +559,8 @@ def test_what_was_told_is_not_kept(tool_format: ToolFormat, beginning: str) -> N
         ("{{ '<｜tool▁output▁begin｜>' }}", None),
         ("<|tool_calls_section_begin|><|tool_call_begin|>{{ call.id }}<|tool_call_argument_begin|>", "kimi_k2"),
         ("<|tool_calls_section_begin|><|tool_call_begin|>", None),
+        ("{{ '<|start|>assistant to=functions.' + call.name + '<|channel|>commentary json<|message|>' }}", "harmony"),
+        ("{{ '<|channel|>commentary<|message|>' }}", None),
         (byte_tokenizer.CHATML, None),
     ],
 )
@@ -625,13 +652,21 @@ ANSWERS: list[tuple[Grammar, list[str], list[str]]] = [  # what rules them, some
 BESIDE = [each for each in WRITTEN if not each.is_json]
 
 
+def test_what_is_said_before_calls_is_words_without_its_marks() -> None:
+    said = f"{COMMENTARY}<|message|>I see.<|end|>{ROLE}{FINAL} Well."
+    for pieces in ([said], list(said)):
+        assert read(HARMONY, pieces) == ("I see. Well.", [])
+
+
 @pytest.mark.parametrize("tool_format", BESIDE, ids=lambda each: each.name)
 @pytest.mark.parametrize(("answer", "good", "bad"), ANSWERS, ids=lambda each: getattr(each, "kind", ""))
 @pytest.mark.parametrize("reasoning", ["", "<think>so {\n</think>\n\n"], ids=["alone", "behind reasoning"])
 def test_an_answer_is_calls_or_what_another_grammar_rules(
     tokenizer: LLTokenizer, tool_format: ToolFormat, answer: Grammar, good: list[str], bad: list[str], reasoning: str
 ) -> None:
-    either = grammar.calls_or(grammar.calls(tool_format, TOOLS, {}, is_single=False), answer)
+    either = grammar.calls_or(grammar.calls(tool_format, TOOLS, {}, is_single=False), answer, tool_format.head)
+    head = "".join(tool_format.head)
+    good, bad = [head + text for text in good], [*(head + text for text in bad), head]
     assert (either.kind, either.field) == (GrammarKind.LARK, answer.field)
     either = behind_reasoning(either, THINK, Standing.BEFORE, {}) if reasoning else either
     for calls in ALLOWED:
@@ -645,6 +680,40 @@ def test_an_answer_is_calls_or_what_another_grammar_rules(
         assert accepts(tokenizer, either.text, reasoning + text), text
     for text in [*bad, ""]:
         assert not accepts(tokenizer, either.text, reasoning + text), text
+
+
+@pytest.mark.parametrize("is_special", [False, True], ids=["texts", "tokens"])
+def test_calls_of_harmony_stand_behind_reasoning_in_the_place_of_the_mark_of_an_answer(
+    tokenizer: LLTokenizer, *, is_special: bool
+) -> None:
+    token_ids = {"<|channel|>": 0, "<|message|>": 1} if is_special else {}
+    calls = grammar.calls(HARMONY, TOOLS, token_ids, is_single=True)
+    either = grammar.calls_or(calls, ANSWERS[0][0], HARMONY.head, token_ids)
+    reasoning = f"<|channel|>analysis<|message|>so<|end|>{ROLE}"
+    answer = "".join(HARMONY.head) + '{"a": "b"}'
+    for ruled, is_forced in ((Grammar(kind=GrammarKind.LARK, text=calls), True), (either, False)):
+        behind = behind_reasoning(ruled, REASONING, Standing.BEFORE, token_ids, is_headed=True).text
+        for before in ("", reasoning):
+            for text, is_good in (
+                (written(HARMONY, ALLOWED[0], as_json), True),
+                (written(HARMONY, FORBIDDEN[0], as_json), False),
+                (answer, not is_forced),
+                (answer + "x", False),
+                (f"{FINAL}{written(HARMONY, ALLOWED[0], as_json)}", False),
+            ):
+                matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(behind), log_level=0)
+                assert not matcher.is_error(), matcher.get_error()
+                ids = ids_of(before + text, token_ids)
+                assert (matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()) == is_good, text
+
+
+def ids_of(text: str, token_ids: Mapping[str, int]) -> list[int]:
+    """Return the tokens of a text in which the keys of `token_ids` are tokens."""
+    parts = re.split(f"({'|'.join(map(re.escape, token_ids))})", text) if token_ids else [text]
+    found: list[int] = []
+    for part in parts:
+        found += [token_ids[part]] if part in token_ids else byte_tokenizer.build().encode(part).ids
+    return found
 
 
 def test_a_schema_that_is_none_stays_as_it_is_beside_calls() -> None:

@@ -22,8 +22,9 @@ class Standing(Enum):
 class ReasoningFormat:
     """Reasoning stands between `opening` and `closing`, each in pieces that may be special tokens.
 
-    An answer without any begins with `bare`, where that is not empty. Before a `header_end`, which ends these two, a
-    model may name the kind of its answer, ` json` say.
+    An answer without any begins with `bare`, where that is not empty, and then `closing` ends with it: reasoning ends
+    as well where one of `calling` stands in its place, which begins a call. Before a `header_end`, which ends these
+    two, a model may name the kind of its answer, ` json` say.
     """
 
     name: str
@@ -31,6 +32,12 @@ class ReasoningFormat:
     closing: tuple[str, ...]
     bare: tuple[str, ...] = ()
     header_end: str = ""
+    calling: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def end(self) -> tuple[str, ...]:
+        """What of `closing` ends the reasoning, whatever begins behind it."""
+        return self.closing[: len(self.closing) - len(self.bare)]
 
     @property
     def marks(self) -> frozenset[str]:
@@ -64,6 +71,7 @@ HARMONY = ReasoningFormat(
     closing=("<|end|>", "<|start|>", "assistant", "<|channel|>", "final", "<|message|>"),
     bare=("<|channel|>", "final", "<|message|>"),
     header_end="<|message|>",
+    calling=(("<|channel|>", "commentary"), (" to", "=")),
 )
 FORMATS = {each.name: each for each in (THINK, SEED, MISTRAL, KIMI, HARMONY)}
 

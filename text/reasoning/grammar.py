@@ -14,16 +14,23 @@ from pagewire.text.reasoning.formats import ReasoningFormat, Standing
 
 
 def behind_reasoning(
-    grammar: Grammar, reasoning_format: ReasoningFormat, standing: Standing, token_ids: Mapping[str, int]
+    grammar: Grammar,
+    reasoning_format: ReasoningFormat,
+    standing: Standing,
+    token_ids: Mapping[str, int],
+    *,
+    is_headed: bool = False,
 ) -> Grammar:
     """Return the grammar of what `grammar` rules, with reasoning before it: none behind it, some within it.
 
-    `token_ids` are those of the format's pieces that are special tokens. A schema that is no JSON is left as it is: to
-    refuse it is somebody else's.
+    `token_ids` are those of the format's pieces that are special tokens. A grammar that `is_headed` has in it what
+    begins an answer. A schema that is no JSON is left as it is: to refuse it is somebody else's.
     """
     answer = lark.nested(grammar)
     if standing is Standing.BEHIND or answer is None:
         return grammar
+    if is_headed:
+        reasoning_format = replace(reasoning_format, closing=reasoning_format.end, bare=())
     lines = [f"start: {_beginning(reasoning_format, standing, token_ids)} answer"]
     first, *rest = reasoning_format.closing
     if first in token_ids:

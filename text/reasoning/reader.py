@@ -30,17 +30,24 @@ class ReasoningReader:
 
     Once it `is_done` nothing is held back, and what comes is the answer: nobody need ask. `has_reasoned` says whether
     there was any reasoning, however little. Where it begins amid reasoning, white space that comes first is part of it.
+    If it `may_call`, reasoning ends before a call too, whose marks are words.
     """
 
-    def __init__(self, reasoning_format: ReasoningFormat, standing: Standing) -> None:
+    def __init__(self, reasoning_format: ReasoningFormat, standing: Standing, *, may_call: bool = False) -> None:
         self.standing = standing
         self.is_done = False
         self.has_reasoned = False
+        self.num_closing = len(reasoning_format.closing)  # pieces of what ended it
         self._header_end = reasoning_format.header_end
         self._opening = "".join(reasoning_format.opening)
         self._closing, self._bare = (
             "".join(mark).removesuffix(self._header_end) for mark in (reasoning_format.closing, reasoning_format.bare)
         )
+        # What begins a call ends it too: what is words of each such mark, and of how many pieces that is.
+        self._calling: dict[str, tuple[str, int]] = {}
+        for call in reasoning_format.calling if may_call else ():
+            pieces = (*reasoning_format.end, *call)
+            self._calling["".join(pieces)] = ("".join(call), len(pieces))
         self._scanner = Scanner()
         self._reasoning = self._words = ""
         self._steps: Generator[None, None, None] = self._read()
@@ -96,13 +103,16 @@ class ReasoningReader:
 
     def _reason(self) -> Wait[None]:
         """Read to the closing mark, and past what separates the answer from it."""
-        scanner, is_over = self._scanner, False
+        scanner, is_over, closing = self._scanner, False, ""
         while not is_over:
-            reasoning, closing = yield from scanner.words(self._closing)
+            reasoning, closing = yield from scanner.words(self._closing, *self._calling)
             self._reasoning += reasoning
-            if closing and not (yield from self._header()):
+            if closing == self._closing and not (yield from self._header()):
                 self._reasoning += scanner.unmarked()
                 continue
             is_over = bool(closing) or not reasoning
         self.standing = Standing.BEHIND
+        if closing in self._calling:
+            begun, self.num_closing = self._calling[closing]
+            self._words += begun
         yield from scanner.run(_BREAK)

@@ -33,7 +33,7 @@ class ToolFormat:
     A call is `before_name`, its name, `before_arguments`, a JSON object or `keywords`, `after_arguments`. What comes in
     pieces may be tokens. `marks` are to be seen in the text where they are special tokens. Calls that are nothing but
     JSON, as `is_json` says, cannot be told from an answer that is JSON. Where one `is_numbered`, a colon and a number
-    stand behind the name, and templates take all that for the call's id.
+    stand behind the name, and templates take all that for the call's id. A `head` stands before an answer that is none.
     """
 
     name: str
@@ -48,11 +48,12 @@ class ToolFormat:
     keywords: Keywords | None = None
     is_json: bool = False
     is_numbered: bool = False
+    head: tuple[str, ...] = ()
 
     @property
     def pieces(self) -> tuple[str, ...]:
         """What may be tokens."""
-        return (*self.opening, *self.before_arguments, *self.between, *self.closing)
+        return (*self.opening, *self.before_arguments, *self.between, *self.closing, *self.head)
 
     def call_id(self, name: str, place: int) -> str:
         """Return the id of a call that is numbered: `place` others of the chat are before it."""
@@ -176,7 +177,20 @@ GLM_INLINE = replace(  # as templates since 4.7 have it
     between=("</tool_call>", "<tool_call>"),
     keywords=Keywords(before="<arg_key>", middle="</arg_key><arg_value>", after="</arg_value>", text_end=keyed.GLM.end),
 )
-FORMATS = {each.name: each for each in (HERMES, MISTRAL, LLAMA3_JSON, PYTHONIC, QWEN3_CODER, DEEPSEEK, GLM, KIMI_K2)}
+HARMONY = ToolFormat(
+    name="harmony",
+    read=readings.harmony,
+    opening=("<|channel|>",),
+    before_name="commentary to=functions.",
+    before_arguments=(" ", "<|constrain|>", "json", "<|message|>"),
+    after_arguments="",
+    between=("<|call|>", "<|start|>", "assistant", "<|channel|>"),
+    marks=("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>"),
+    head=("<|channel|>", "final", "<|message|>"),
+)
+FORMATS = {
+    each.name: each for each in (HERMES, MISTRAL, LLAMA3_JSON, PYTHONIC, QWEN3_CODER, DEEPSEEK, GLM, KIMI_K2, HARMONY)
+}
 
 
 def format_of(template: str) -> ToolFormat | None:
@@ -185,6 +199,8 @@ def format_of(template: str) -> ToolFormat | None:
         return DEEPSEEK if "```json" in template else DEEPSEEK_PLAIN
     if KIMI_K2_SEP in template:
         return KIMI_K2
+    if "<|channel|>commentary" in template and "functions." in template:
+        return HARMONY
     if "<function=" in template:
         # Some write JSON behind it, and Seed has a mark of its own around it.
         return QWEN3_CODER if keyed.QWEN3_CODER.key in template and "<tool_call>" in template else None

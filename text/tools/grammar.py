@@ -18,6 +18,7 @@ from pagewire.text.tools.formats import Keywords, ToolFormat
 from pagewire.text.tools.readings import Schema
 
 NO_ARGUMENTS: Schema = {"type": "object", "properties": {}}  # of a tool that says nothing of them
+NO_IDS: Mapping[str, int] = {}
 _DEFINITIONS = ("$defs", "definitions")
 
 
@@ -49,15 +50,19 @@ def calls(
     return "\n".join(lines)
 
 
-def calls_or(calls_grammar: str, answer: Grammar) -> Grammar:
-    """Return the grammar of an output that is all calls, or all that `answer` rules.
+def calls_or(
+    calls_grammar: str, answer: Grammar, head: Sequence[str] = (), token_ids: Mapping[str, int] = NO_IDS
+) -> Grammar:
+    """Return the grammar of an output that is all calls, or all that `answer` rules, with a `head` before it, pieces of
+    which `token_ids` are special tokens.
 
     A schema that is no JSON is left as it is: to refuse it is somebody else's.
     """
     other = lark.nested(answer)
     if other is None:
         return answer
-    text = f"start: calls | answer\ncalls: %lark {{\n{calls_grammar}\n}}\nanswer: {other}"
+    text = f"start: calls | head answer\ncalls: %lark {{\n{calls_grammar}\n}}\n"
+    text += f"head: {lark.pieces(head, token_ids)}\nanswer: {other}"
     return replace(answer, kind=GrammarKind.LARK, text=text)
 
 

@@ -19,6 +19,7 @@ from pagewire.text.tools.pythonic import arguments as pythonic_arguments
 NAME = re.compile(r"[a-zA-Z0-9_.\-]{1,128}")
 _NAME = re.compile(r"[a-zA-Z0-9_.\-]")
 _DIGIT = re.compile(r"[0-9]")
+_LETTER = re.compile(r"[a-z]")
 _ARGUMENTS = ("arguments", "parameters")
 NO_ARGUMENTS = "{}"
 
@@ -72,6 +73,7 @@ KIMI_K2 = Section(
     "<|tool_calls_section_begin|>", "<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_calls_section_end|>"
 )
 KIMI_K2_SEP = "<|tool_call_argument_begin|>"
+_ROLE, _CHANNEL, _MESSAGE, _END = "<|start|>assistant", "<|channel|>", "<|message|>", "<|end|>"
 
 
 def hermes(scanner: Scanner, calls: Calls) -> Wait[None]:
@@ -197,6 +199,34 @@ def glm(scanner: Scanner, calls: Calls) -> Wait[None]:
         yield from scanner.space()
 
 
+def harmony(scanner: Scanner, calls: Calls) -> Wait[None]:
+    """`<|channel|>commentary to=functions.name <|constrain|>json<|message|>{...}<|call|>`; `to` may come first.
+
+    What else is said in the channel is words, and the marks around it and before the answer behind it are none.
+    """
+    yield from scanner.space()
+    head = _ROLE if (yield from scanner.is_next("to=")) else ""  # of which the prompt had the beginning
+    scanner.rewind()
+    is_said = False
+    while head := head or (yield from _words(scanner, calls, _ROLE, _CHANNEL, _END)):
+        before = calls.count
+        try:
+            channel, receiver = ("", "") if head == _END else (yield from _harmony_head(scanner, head))
+            if receiver.startswith("functions."):
+                yield from scanner.space()
+                yield from _arguments(scanner, calls, receiver.removeprefix("functions."), is_marked=True)
+            elif receiver or channel not in (("", "commentary", "final") if is_said else ("commentary",)):
+                raise NotACall
+            else:
+                scanner.mark()
+                is_said = True
+        except NotACall:
+            calls.say(scanner.unmarked())
+        if calls.count > before:
+            yield from _pass(scanner, "<|call|>", _END)
+        head = ""
+
+
 def calls_or_words(read: Reading, opening: str) -> Reading:
     """Return the reading of a text that is all calls, as `read` reads them, if it begins with `opening`, else all
     words.
@@ -268,6 +298,28 @@ def _kimi_k2_name(scanner: Scanner) -> Wait[str]:
     yield from scanner.space()
     yield from scanner.expect(KIMI_K2_SEP)
     return name.removeprefix("functions.")
+
+
+def _harmony_head(scanner: Scanner, begun: str) -> Wait[tuple[str, str]]:
+    """Pass the rest of what stands before a message, and return its channel and who receives it, "" for nobody."""
+    receiver = ""
+    if begun == _ROLE:
+        receiver = yield from _harmony_receiver(scanner)
+        yield from scanner.expect(_CHANNEL)
+    channel = yield from scanner.run(_LETTER)
+    receiver = (yield from _harmony_receiver(scanner)) or receiver
+    yield from scanner.found("<|constrain|>")
+    yield from scanner.run(_LETTER)
+    yield from scanner.space()
+    yield from scanner.expect(_MESSAGE)
+    return channel, receiver
+
+
+def _harmony_receiver(scanner: Scanner) -> Wait[str]:
+    yield from scanner.space()
+    receiver = (yield from scanner.run(_NAME)) if (yield from scanner.found("to=")) else ""
+    yield from scanner.space()
+    return receiver
 
 
 def _list_of_calls(scanner: Scanner, calls: Calls) -> Wait[None]:
