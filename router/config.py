@@ -124,6 +124,7 @@ class RouterConfig:
         "none",
         "deepseek",
         "glm",
+        "granite",
         "harmony",
         "hermes",
         "kimi_k2",

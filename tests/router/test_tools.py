@@ -98,6 +98,7 @@ async def test_calls_of_several_answers_that_are_cut_off(valkey: ValkeyServer, t
 CUT: dict[str, tuple[str, str, str]] = {  # what is said, where it stops within a call, and behind the call
     "hermes": ('<tool_call>{"name": "now", "arguments": {"a": "the city"}}</tool_call>', "city", "</tool_call>"),
     "mistral": ('[TOOL_CALLS] [{"name": "now", "arguments": {"a": "the city"}}]', "city", "}]"),
+    "granite": ('<|tool_call|>[{"name": "now", "arguments": {"a": "the city"}}]', "city", "}]"),
     "llama3_json": ('{"name": "now", "parameters": {"a": "the city"}} !', "city", "!"),
     "qwen3_coder": (
         "<tool_call><function=now><parameter=a>the city</parameter></function></tool_call>", "city", "</tool_call>",

@@ -22,6 +22,7 @@ MARKS = {
     "glm": "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>",
     "kimi_k2": "<|tool_call_argument_begin|>",
     "harmony": "<|channel|>commentary to=functions.f",
+    "granite": "<|tool_call|> followed by a JSON list",
 }
 SAYS = "{% if tools and false %}MARK{% endif %}{{ messages[-1].content }}<|im_end|>"
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -48,6 +49,8 @@ SAID = {
     "<|tool_call_begin|>functions.now:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
     "harmony": '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "東京 é"}<|call|>'
     "<|start|>assistant to=functions.now<|channel|>commentary json<|message|>{}",
+    "granite": 'I see.<|tool_call|>[{"name": "get_weather", "arguments": {"city": "東京 é"}}, '
+    '{"name": "now", "arguments": {}}]',
 }
 
 

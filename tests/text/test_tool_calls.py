@@ -26,6 +26,7 @@ from pagewire.text.tools.formats import (
     FORMATS,
     GLM,
     GLM_INLINE,
+    GRANITE,
     HARMONY,
     HERMES,
     KIMI_K2,
@@ -219,6 +220,10 @@ FOUND: list[tuple[ToolFormat, str, str, list[Call]]] = [
      "<|channel|>analysis<|message|>Hm<|end|>", [("now", "{}")]),
     (HARMONY, f'{COMMENTARY} to=functions.add<|message|>{{"a": [1', "", [("add", '{"a": [1')]),
     (HARMONY, f"{COMMENTARY} to=functions.now<|message|>{{}}<|ca", "", [("now", "{}")]),
+    (GRANITE, f'I see.\n<|tool_call|>[{WEATHER}, {{"name": "now", "arguments": {{}}}}]', "I see.",
+     [PARIS, ("now", "{}")]),
+    (GRANITE, f"<tool_call> [{WEATHER}] so <|tool_call|> {WEATHER}", "so", [PARIS, PARIS]),
+    (GRANITE, '<|tool_call|>[{"name": "add", "arguments": {"a": [1', "", [("add", '{"a": [1')]),
 ]  # fmt: skip
 WORDS: list[tuple[ToolFormat, str]] = [
     *((each, text) for each in WRITTEN for text in ("", " ", "hello\n", "a <tool b [TOOL {x} [1, 2]", "[", "{")),
@@ -254,6 +259,8 @@ WORDS: list[tuple[ToolFormat, str]] = [
     (HARMONY, f"{COMMENTARY} to=functions.now<|message|>oh<|call|>{ROLE} to=functions.now {{}}"),
     (HARMONY, f"to=functions.now {ROLE} well {COMMENTARY} to=functions.a B<|message|>{{}}"),
     (HARMONY, f"{ROLE} to=functions.now<|channel|>commentary json<|mess"),
+    (GRANITE, "<|tool_call|>[] <|tool_call|>now[ARGS]{} <tool_call> [TOOL_CALLS]"),
+    (GRANITE, '<|tool_call|>[{"name": "now", "argum'),
     (GLM, "<tool_call>oh</tool_call"),
     (GLM, "a <tool_call> <tool_call>oh well</tool_call> <tool_call></tool_call>"),
     (GLM, f"<tool_call>{of_glm(a='1')}</tool_call> <tool_call>now\n"),
@@ -299,6 +306,7 @@ def test_what_is_no_call_is_words_and_nothing_is_lost(tool_format: ToolFormat, t
         (KIMI_K2, "I see. ", f"{SECTION}{of_kimi('functions.add:0', '{}')}{SECTION_END}"),
         (HARMONY, "I see. ", f"{COMMENTARY} to=functions.add <|constrain|>json<|message|>{{}}<|call|>"),
         (HARMONY, "", f" to=functions.add{COMMENTARY} json<|message|>{{}}"),
+        (GRANITE, "I see. ", '<|tool_call|>[{"name": "add", "arguments": {}}]'),
         (GLM, "I see. ", f"<tool_call>add{of_glm(a='1')}</tool_call>"),
     ],
 )
@@ -357,6 +365,7 @@ SCRAPS = st.sampled_from((
     "\\", "\\u00",
     ", ", ":", ";", ")", "\n", " ", "None", "1e5", "now()", "é",
     "<function=", "<function=get_weather>", "<parameter=city>", "<parameter=days>", "</parameter>", "</function>", "</",
+    "<|tool_call|>",
     ROLE, "<|channel|>", "commentary", " to=functions.now", "<|constrain|>", "<|message|>", "<|call|>", "<|end|>",
     SECTION, "<|tool_call_begin|>", "functions.", ":0", "<|tool_call_argument_begin|>", "<|tool_call_end|>",
     SECTION_END,
@@ -373,7 +382,8 @@ def test_no_cut_changes_what_is_read(data: st.DataObject, tool_format: ToolForma
     pieces = [text[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     words, calls = read(tool_format, [text])
     assert read(tool_format, pieces) == (words, calls)
-    if not calls and not (tool_format is HARMONY and "commentary<|message|>" in text.replace("<|constrain|>", "")):
+    has_heads = tool_format is HARMONY and "commentary" in text and "<|message|>" in text  # which are no words
+    if not calls and not has_heads:
         assert words == text
 
 
@@ -561,6 +571,8 @@ def test_what_was_told_is_not_kept(tool_format: ToolFormat, beginning: str) -> N
         ("<|tool_calls_section_begin|><|tool_call_begin|>", None),
         ("{{ '<|start|>assistant to=functions.' + call.name + '<|channel|>commentary json<|message|>' }}", "harmony"),
         ("{{ '<|channel|>commentary<|message|>' }}", None),
+        ("respond only with <|tool_call|> followed by a JSON list of tools used", "granite"),
+        ("{{ '<|tool_call|>' + (tool_call['function'] | tojson) + '<|/tool_call|>' }}", None),
         (byte_tokenizer.CHATML, None),
     ],
 )
@@ -680,6 +692,18 @@ def test_an_answer_is_calls_or_what_another_grammar_rules(
         assert accepts(tokenizer, either.text, reasoning + text), text
     for text in [*bad, ""]:
         assert not accepts(tokenizer, either.text, reasoning + text), text
+
+
+@pytest.mark.parametrize("tool_format", WRITTEN, ids=NAMES)
+def test_each_mark_may_be_a_special_token(tokenizer: LLTokenizer, tool_format: ToolFormat) -> None:
+    text = written(tool_format, ALLOWED[1], as_json)
+    for mark in {*tool_format.pieces} & {*tool_format.marks}:
+        lark = grammar.calls(tool_format, TOOLS, {mark: 0}, is_single=False)
+        matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(lark), log_level=0)
+        ids = ids_of(text, {mark: 0})
+        assert 0 in ids or mark in tool_format.head
+        assert matcher.try_consume_tokens(ids) == len(ids), mark
+        assert matcher.is_accepting()
 
 
 @pytest.mark.parametrize("is_special", [False, True], ids=["texts", "tokens"])

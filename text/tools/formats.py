@@ -91,6 +91,9 @@ MISTRAL_NAMED = replace(  # as templates since 2025 have it
     before_arguments=("[ARGS]",),
     after_arguments="",
 )
+GRANITE = replace(
+    MISTRAL, name="granite", read=readings.granite, opening=("<|tool_call|>", "["), marks=("<|tool_call|>",)
+)
 LLAMA3_JSON = ToolFormat(
     name="llama3_json",
     read=readings.llama3_json,
@@ -201,6 +204,8 @@ def format_of(template: str) -> ToolFormat | None:
         return KIMI_K2
     if "<|channel|>commentary" in template and "functions." in template:
         return HARMONY
+    if "<|tool_call|> followed by a JSON list" in template:
+        return GRANITE
     if "<function=" in template:
         # Some write JSON behind it, and Seed has a mark of its own around it.
         return QWEN3_CODER if keyed.QWEN3_CODER.key in template and "<tool_call>" in template else None

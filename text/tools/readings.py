@@ -93,18 +93,12 @@ def hermes(scanner: Scanner, calls: Calls) -> Wait[None]:
 
 def mistral(scanner: Scanner, calls: Calls) -> Wait[None]:
     """`[TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]`, or `[TOOL_CALLS]name[ARGS]{...}` once for each."""
-    while (yield from _words(scanner, calls, "[TOOL_CALLS]")):
-        try:
-            if (yield from scanner.space()) == "[":
-                yield from scanner.expect("[")
-                yield from _list_of_calls(scanner, calls)
-            elif (yield from scanner.peek()) == "{":
-                yield from _json_call(scanner, calls, needs_arguments=False)
-            else:
-                yield from _named_call(scanner, calls)
-            yield from scanner.space()
-        except NotACall:
-            calls.say(scanner.unmarked())
+    yield from _lists(scanner, calls, "[TOOL_CALLS]", other=_named_call)
+
+
+def granite(scanner: Scanner, calls: Calls) -> Wait[None]:
+    """`<|tool_call|>[{"name": ..., "arguments": {...}}, ...]`, or `<tool_call>` before it."""
+    yield from _lists(scanner, calls, "<|tool_call|>", "<tool_call>")
 
 
 def llama3_json(scanner: Scanner, calls: Calls) -> Wait[None]:
@@ -320,6 +314,22 @@ def _harmony_receiver(scanner: Scanner) -> Wait[str]:
     receiver = (yield from scanner.run(_NAME)) if (yield from scanner.found("to=")) else ""
     yield from scanner.space()
     return receiver
+
+
+def _lists(scanner: Scanner, calls: Calls, *marks: str, other: Reading | None = None) -> Wait[None]:
+    """Lists of calls in JSON, or such calls alone, each behind one of `marks`, or what `other` reads."""
+    while (yield from _words(scanner, calls, *marks)):
+        try:
+            if (yield from scanner.space()) == "[":
+                yield from scanner.expect("[")
+                yield from _list_of_calls(scanner, calls)
+            elif other is None or (yield from scanner.peek()) == "{":
+                yield from _json_call(scanner, calls, needs_arguments=False)
+            else:
+                yield from other(scanner, calls)
+            yield from scanner.space()
+        except NotACall:
+            calls.say(scanner.unmarked())
 
 
 def _list_of_calls(scanner: Scanner, calls: Calls) -> Wait[None]:
