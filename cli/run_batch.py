@@ -8,6 +8,7 @@ every line of the input has exactly one line in the output.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import time
@@ -234,7 +235,7 @@ def run(
         lines.seek(0)
         report("loading the model", 0.0)
         engine = load()
-        with target.open("w", encoding="utf-8") as out:
+        with contextlib.closing(engine), target.open("w", encoding="utf-8") as out:
             batch = Batch(engine, out, lambda done: report("answering", (done.answered + done.failed) / total))
             try:
                 batch.run(lines)

@@ -250,6 +250,17 @@ def test_bad_lines_become_error_lines_by_name(model: Path, tmp_path: Path) -> No
     assert refused["long"]["status_code"] == 400
 
 
+def test_the_next_run_on_a_folder_finds_what_this_one_cached(model: Path, tmp_path: Path) -> None:
+    flags = ("--json", "--host-kv-memory", "4MiB", "--host-kv-dir", str(tmp_path / "kept"))
+    lines = [request(str(i), TEXT, prompt=[*range(i, i + 70)], max_tokens=4, ignore_eos=True) for i in range(3)]
+    said = []
+    for cached in (0, 3 * 64):
+        done = run_batch(model, tmp_path, lines, *flags)
+        assert json.loads(done.stdout)["cached_tokens"] == cached, done.stderr
+        said.append([answers(tmp_path)[str(i)]["response"]["body"]["choices"] for i in range(3)])
+    assert said[0] == said[1]
+
+
 def test_the_input_is_not_overwritten(model: Path, tmp_path: Path) -> None:
     (tmp_path / "out.jsonl").symlink_to(tmp_path / "in.jsonl")
     done = run_batch(model, tmp_path, [request("a", TEXT, prompt="x")])
