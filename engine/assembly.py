@@ -181,8 +181,12 @@ def _assemble(
     # What is preempted by swapping comes back by way of the cache.
     preemption = Preemption(PreemptionMode(config.preemption) if config.prefix_caching else PreemptionMode.RECOMPUTE)
     drafted = config.speculative_tokens
+    pool = BlockPool(cache.num_blocks, num_slots, lives=BlockLives(clock), caches=config.prefix_caching, kept=file)
+    if file is not None:
+        found = pool.host.num_parked
+        log.info("%s: host memory of %d blocks, %d of an earlier engine", file.path, num_slots, found)
     scheduler = Scheduler(
-        BlockPool(cache.num_blocks, num_slots, lives=BlockLives(clock), caches=config.prefix_caching, kept=file),
+        pool,
         terms.limits,
         terms.policy,
         policy_named(config.scheduling),
@@ -349,7 +353,6 @@ def _block_file(
         size = num_slots * cache.layout.block_bytes
         raise ValueError(f"host_kv_dir {folder}: no file of {size} bytes can lie there: {error}") from error
     failed.callback(file.close)
-    log.info("%s: host memory of %d blocks, %d of an earlier engine", file.path, num_slots, len(file.blocks()))
     return file
 
 

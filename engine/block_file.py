@@ -38,6 +38,7 @@ PAGE_BYTES = 4096
 _SAID = struct.Struct(f"<QI{HASH_BYTES}s{HASH_BYTES}s")  # stamp, 0 for none; depth; hash; parent's hash, or zeros
 _RECORD = struct.Struct(f"<{_SAID.size}sQ12x")  # that, and the checksum
 _NO_PARENT = bytes(HASH_BYTES)
+_MAX_STAMP = 1 << 63  # no engine comes to as many: a larger one is damage, and could not be counted on from
 _NAME = re.compile(r"blocks-([0-9]+)\.kv")
 
 
@@ -52,7 +53,7 @@ class BlockFile:
         *self._starts, size = _starts(num_slots, part_bytes)
         self._memory = pages.map_file(fd, size, writable=True)
         self._bytes = memoryview(self._memory)
-        self._stamp = max(stamp for stamp, *_ in self._records())
+        self._stamp = max((stamp for (stamp, *_), _ in self._said()), default=0)
 
     @classmethod
     def take(cls, folder: Path, owner: str, num_slots: int, part_bytes: Sequence[int]) -> BlockFile:
@@ -64,18 +65,15 @@ class BlockFile:
         size = _starts(num_slots, part_bytes)[-1]
         told = hashlib.blake2b(f"{owner}\0{num_slots}\0{part_bytes}".encode(), digest_size=DIGEST_BYTES).digest()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _locked(folder):
-            fd, path = _untaken(folder, MAGIC + told)
-            if os.fstat(fd).st_size != size or not _begins(fd, MAGIC + told):
-                os.ftruncate(fd, 0)
-                try:
-                    os.posix_fallocate(fd, 0, size)  # else a full disk would end whoever writes
-                except OSError:
-                    os.ftruncate(fd, 0)
-                    os.close(fd)
-                    raise
-                os.pwrite(fd, MAGIC + told, 0)
-        return cls(fd, path, num_slots, part_bytes)
+        with contextlib.ExitStack() as failed:
+            with _locked(folder):
+                fd, path = _untaken(folder, MAGIC + told)
+                failed.callback(os.close, fd)
+                if os.fstat(fd).st_size != size or not _begins(fd, MAGIC + told):
+                    _begin(fd, path, MAGIC + told, size)
+            taken = cls(fd, path, num_slots, part_bytes)
+            failed.pop_all()
+        return taken
 
     def part(self, index: int) -> memoryview:
         """Return the bytes of all slots of one part, writable: `[num_slots * part_bytes[index]]`."""
@@ -85,8 +83,7 @@ class BlockFile:
     def blocks(self) -> Sequence[Parked]:
         """Return what is said to lie in the slots, each hash once, the least recently sealed first."""
         found: dict[bytes, Parked] = {}
-        said = ((record, slot) for slot, record in enumerate(self._records()) if record[0])
-        for (_, depth, block_hash, parent), slot in sorted(said):
+        for (_, depth, block_hash, parent), slot in sorted(self._said()):
             found.pop(block_hash, None)
             parent_hash = None if parent == _NO_PARENT else BlockHash(parent)
             found[block_hash] = Parked(slot, BlockHash(block_hash), parent_hash, depth)
@@ -124,9 +121,13 @@ class BlockFile:
         log.warning("%s: slot %d does not hold what it is said to, and is let go", self.path, parked.slot)
         return False
 
-    def _records(self) -> Iterator[tuple[int, int, bytes, bytes]]:
-        for said, _ in _RECORD.iter_unpack(self._bytes[PAGE_BYTES : self._record_at(self._num_slots)]):
-            yield _SAID.unpack(said)
+    def _said(self) -> Iterator[tuple[tuple[int, int, bytes, bytes], int]]:
+        """Yield what a slot is said to hold, and the slot, of those that are said to hold anything."""
+        records = _RECORD.iter_unpack(self._bytes[PAGE_BYTES : self._record_at(self._num_slots)])
+        for slot, (packed, _) in enumerate(records):
+            said = _SAID.unpack(packed)
+            if 0 < said[0] <= _MAX_STAMP:
+                yield said, slot
 
     def _record_at(self, slot: int) -> int:
         return PAGE_BYTES + slot * _RECORD.size
@@ -177,6 +178,19 @@ def _untaken(folder: Path, header: bytes) -> tuple[int, Path]:
     fd = _open(path)
     assert fd is not None, "a file that was not there is somebody's"
     return fd, path
+
+
+def _begin(fd: int, path: Path, header: bytes, size: int) -> None:
+    """Give a file its size and its header, and nothing else; nothing at all where there is no room."""
+    if os.fstat(fd).st_size:
+        log.info("%s: what is there is of another model, setting or version, and is given up", path)
+    os.ftruncate(fd, 0)
+    try:
+        os.posix_fallocate(fd, 0, size)  # else a full disk would end whoever writes
+    except OSError:
+        os.ftruncate(fd, 0)
+        raise
+    os.pwrite(fd, header, 0)
 
 
 def _open(path: Path) -> int | None:

@@ -142,6 +142,26 @@ def test_a_file_cut_short_is_begun_anew(folder: Path, size: int) -> None:
     assert take(folder).blocks() == ()
 
 
+def test_a_damaged_record_says_nothing_of_what_comes_next(folder: Path) -> None:
+    file = take(folder)
+    three(file)
+    file.close()
+    data = bytearray(file.path.read_bytes())
+    data[4096 + 2 * 64 : 4096 + 3 * 64] = b"\xff" * 64  # a stamp that none could come after
+    file.path.write_bytes(data)
+    again = take(folder)
+    assert [parked.slot for parked in again.blocks()] == [4, 1, 0]
+    put(again, Parked(3, BlockHash(b"4" * 16), None, 0), 40)
+    assert [parked.slot for parked in again.blocks()] == [4, 1, 0, 3]
+
+
+def test_what_could_not_be_taken_is_let_go(folder: Path) -> None:
+    with pytest.raises(OverflowError):
+        take(folder, num_slots=1 << 60)
+    file = take(folder)
+    assert [file.path] == [*folder.iterdir()]
+
+
 def test_where_there_is_no_room_it_is_said_and_nothing_is_kept(folder: Path) -> None:
     with pytest.raises(OSError, match=r"too large|No space"):
         take(folder, num_slots=1 << 54)
