@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import logging
 import os
+import signal
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, Process
@@ -218,6 +219,9 @@ class EngineClient:
             log.critical("a bug: what the engine said could not be taken in; it is ended", exc_info=True)
             self._process.kill()
         code = await self._process.wait()
+        if code:
+            how = f"signal {signal.Signals(-code).name}" if code < 0 else f"code {code}"
+            log.error("the engine process ended with %s", how)
         self.exited.set()
         for waiting in self._answers.values():
             for answer in waiting:

@@ -345,9 +345,16 @@ class EngineLoop:
             return became
 
     def park_cache(self) -> int:
-        """Move all that is cached to host memory, once nothing runs any more; return how many blocks lie there."""
+        """Move all that is cached to host memory, and return how many blocks lie there; nothing may run any more.
+
+        What sequences and holds still have, since nobody is left to end them, is cached as far as it is computed.
+        """
         with self._changed:
             pool = self._scheduler.pool
+            for request_id in tuple(self._scheduler.groups):
+                self._scheduler.remove_request(request_id)
+            for request_id in tuple(self._scheduler.holds):
+                hold.release(self._scheduler, request_id)
             pool.park_all()
             self._move()
             return pool.host.num_parked

@@ -8,6 +8,7 @@ that wants no more), no sequence of it is left in the engine.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -184,6 +185,7 @@ class InPlaceEngine:
         self._policy = policy
         self._running: dict[str, _Answer] = {}  # by request id
         self._started = 0
+        self._is_sound = True  # no step failed half-way, so that what is cached is what it is said to be
         self._places = (1 + QUEUED_PER_PLACE) * engine.scheduler.limits.max_num_seqs
 
     @classmethod
@@ -197,9 +199,10 @@ class InPlaceEngine:
 
     def close(self) -> None:
         """Keep what is cached, where there is a place for it; end the other ranks, where there are any."""
-        self.engine.loop.settle()
-        self.engine.keep_cache()
-        self.engine.close()
+        with contextlib.closing(self.engine), uninterrupted():
+            self.engine.loop.settle()
+            if self._is_sound:
+                self.engine.keep_cache()
 
     def check(self, sampling: SamplingParams, priority: int = 0) -> None:
         """Raise InvalidRequest where no sequence can be sampled so, or nothing here would heed its priority.
@@ -234,6 +237,8 @@ class InPlaceEngine:
         """
         if self._running:
             raise RuntimeError("this engine is in the middle of another run")
+        if not self._is_sound:
+            raise EngineFailed("a step of this engine failed half-way, and what it caches may be wrong: load it anew")
         numbered = enumerate(jobs)
         guided: GrammarQueue[tuple[int, Job]] = GrammarQueue(self.engine.grammars)
         try:
@@ -298,7 +303,11 @@ class InPlaceEngine:
         self.engine.loop.add(Add(spec=self._spec(request_id, job)))
 
     def _step(self) -> list[tuple[int, Completion | PagewireError]]:
-        done = self.engine.loop.step()
+        try:
+            done = self.engine.loop.step()
+        except Exception:
+            self._is_sound = False
+            raise
         if done is None:
             raise EngineFailed(f"the engine stands still with {len(self._running)} sequences")
         self._hear(done.records)

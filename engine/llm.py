@@ -6,6 +6,7 @@ model, dtype and seed. Invariant: what is wrong with a prompt is said before any
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -139,11 +140,11 @@ class LLM:
         return self._loaded().engine.loop.load()
 
     def close(self) -> None:
-        """Let go of the model and its KV pool; nothing may be asked any more."""
-        if self._engine is not None:
-            self._engine.close()
-        self._engine = None
-        self._tokenizer.close()
+        """Let go of the model and its KV pool, whose cache a `host_kv_dir` keeps; nothing may be asked any more."""
+        engine, self._engine = self._engine, None
+        with contextlib.closing(self._tokenizer):
+            if engine is not None:
+                engine.close()
 
     def __enter__(self) -> LLM:
         return self

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,15 @@ from engine_runs import ROOT, Ears, assert_at_rest, engine, greedy, run_all, spe
 from reference import generate
 
 from pagewire.core.block_hash import BlockHash, chain
-from pagewire.core.engine_messages import Add
+from pagewire.core.engine_messages import Add, Hold
+from pagewire.core.errors import EngineFailed
 from pagewire.core.messages import Role
 from pagewire.engine import LLM, hold
 from pagewire.engine.assembly import Engine
+from pagewire.engine.block_mover import BlockMover
 from pagewire.engine.client import EngineClient
 from pagewire.engine.config import EngineConfig
+from pagewire.engine.moves import Move, Way
 
 TinyModel = Callable[[str], Path]
 
@@ -147,6 +150,64 @@ def test_llms_in_turn_share_a_folder(tiny: TinyModel, tmp_path: Path) -> None:
             answers.append([list(one.token_ids) for one in llm.generate(prompts(), greedy(NUM_TOKENS))])
             assert (llm.load().prompt_tokens_cached == MOST) == known
     assert answers[0] == answers[1] == generate(tiny("llama"), prompts(), NUM_TOKENS)
+
+
+def test_what_an_llm_left_behind_a_failed_step_is_not_kept(
+    tiny: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: dict[str, Any] = {
+        "dtype": "float32", "kv_memory_bytes": 16 * BLOCK_BYTES, "host_kv_memory_bytes": SLOTS * BLOCK_BYTES,
+        "max_model_len": 128, "host_kv_dir": str(tmp_path),
+    }  # fmt: skip
+    right = generate(tiny("llama"), prompts(), NUM_TOKENS)
+    move = BlockMover.move
+
+    def fail_once(mover: BlockMover, moves: Sequence[Move]) -> None:
+        if moves[0].way is Way.IN:  # whose blocks are said to be in the pool by now
+            monkeypatch.setattr(BlockMover, "move", move)
+            raise MemoryError
+        move(mover, moves)
+
+    with LLM(tiny("llama"), **settings) as llm:
+        llm.generate(prompts(), greedy(NUM_TOKENS))
+        monkeypatch.setattr(BlockMover, "move", fail_once)
+        with pytest.raises(MemoryError):
+            llm.generate(prompts(), greedy(NUM_TOKENS))
+        assert BlockMover.move is move
+        with pytest.raises(EngineFailed, match="load it anew"):
+            llm.generate(prompts(), greedy(NUM_TOKENS))
+    with LLM(tiny("llama"), **settings) as llm:
+        assert [list(one.token_ids) for one in llm.generate(prompts(), greedy(NUM_TOKENS))] == right
+
+
+async def test_an_engine_whose_file_fails_it_is_told_of(
+    tiny: TinyModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = EngineConfig(
+        model=str(tiny("llama")), role=Role.COLOCATED, dtype="float32", kv_memory_bytes=1 << 20,
+        host_kv_memory_bytes=1 << 20, host_kv_dir=str(tmp_path), max_model_len=128,
+    )  # fmt: skip
+    client = await EngineClient.start(config)
+    ears = Ears(client)
+    client.add(Add(spec=spec("a", prompts()[2], greedy(NUM_TOKENS))))
+    await ears.until(lambda heard: "a" in heard.ends)
+    os.truncate(
+        tmp_path / "blocks-0.kv", 0
+    )  # what a disk does that fails: the pages that are written to at the end are not there
+    await client.close()
+    assert "the engine process ended with signal SIGBUS" in caplog.text
+
+
+def test_what_runs_when_the_front_is_gone_is_kept_as_far_as_it_is_computed(tiny: TinyModel, tmp_path: Path) -> None:
+    prompt = prompts()[2]
+    built = on(tmp_path, tiny)
+    built.loop.add(Add(spec=spec("a", prompt, greedy(NUM_TOKENS))))
+    built.loop.step()
+    assert built.loop.hold(Hold(request_id="b", hashes=tuple(chain(ROOT, prompt, 16)[:2]))).block_ids
+    end(built)
+    heard = run_all(on(tmp_path, tiny).loop, [spec("a", prompt, greedy(NUM_TOKENS))])
+    assert heard.ends["a"].cached_tokens == (len(prompt) - 1) // 16 * 16
+    assert heard.tokens["a"] == generate(tiny("llama"), [prompt], NUM_TOKENS)[0]
 
 
 async def test_an_engine_process_keeps_its_cache_when_its_front_goes(tiny: TinyModel, tmp_path: Path) -> None:
