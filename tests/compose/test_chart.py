@@ -165,7 +165,10 @@ def test_names_are_unique_and_labels_select(rendered: Rendered) -> None:
 
 
 def test_every_container_is_confined(rendered: Rendered) -> None:
-    for spec in rendered.templates().values():
+    claims = {
+        each["metadata"]["name"]: each["spec"].get("volumeClaimTemplates", []) for each in rendered.of("StatefulSet")
+    }
+    for owner, spec in rendered.templates().items():
         assert spec["automountServiceAccountToken"] is False
         assert spec["enableServiceLinks"] is False  # a Service "pagewire" would set PAGEWIRE_PORT
         assert spec["securityContext"]["runAsNonRoot"] is True
@@ -178,6 +181,7 @@ def test_every_container_is_confined(rendered: Rendered) -> None:
                 "capabilities": {"drop": ["ALL"]},
             }
             volumes = {each["name"] for each in spec["volumes"]}
+            volumes |= {each["metadata"]["name"] for each in claims.get(owner, [])}
             mounts = [each["name"] for each in container["volumeMounts"]]
             assert set(mounts) == volumes
             assert all(value not in str(container.get("args")) for value in ("REDIS_URL", "SECRET"))

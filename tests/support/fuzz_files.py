@@ -25,15 +25,19 @@ from fuzz_wire import SECRET
 from safetensors.torch import save
 
 from pagewire.cli import kv_size, models, slo_plan
+from pagewire.core.block_hash import BlockHash
 from pagewire.core.config import ConfigError, load
 from pagewire.core.errors import InvalidRequest
 from pagewire.core.units import parse_bytes
-from pagewire.engine import gguf_folder, prefix_file, weights
+from pagewire.engine import block_file, gguf_folder, prefix_file, weights
 from pagewire.engine.adapter_folder import AdapterFolder
+from pagewire.engine.host_tier import HostTier
 from pagewire.engine.model import lora
 from pagewire.engine.model.families import native_architecture
 from pagewire.engine.model.shard import Shard
 from pagewire.engine.model_folder import ModelFolder
+from pagewire.engine.moves import Moves
+from pagewire.engine.parked import Parked
 from pagewire.router import keys
 from pagewire.router.config import RouterConfig
 from pagewire.router.sampling_defaults import sampling_defaults
@@ -411,6 +415,45 @@ def _file(
 LAYOUTS = ("core/attention_heads.py", "core/kv_sizing.py", "core/kv_layout.py")
 TABLES = ("slo/formats/tables.py", "slo/formats/fields.py")
 
+# ---------------------------------------------------------------------------------------------------------- kept blocks
+
+SLOTS, BLOCK_BYTES = 3, 64
+HEAD, RECORDS = len(block_file.MAGIC) + block_file.DIGEST_BYTES, 64 * SLOTS  # and as many bytes of blocks
+
+
+def _kept(data: bytes) -> None:
+    """Take over what a file says, of which `data` is the header, the records and the blocks."""
+    folder = scratch() / "kept"
+    folder.mkdir(exist_ok=True)
+    head, said, blocks = data[:HEAD], data[HEAD : HEAD + RECORDS], data[HEAD + RECORDS : HEAD + 2 * RECORDS]
+    pages = (each.ljust(block_file.PAGE_BYTES, b"\0") for each in (head, said, blocks))
+    (folder / "blocks-0.kv").write_bytes(b"".join(pages))
+    file = block_file.BlockFile.take(folder, "o", SLOTS, [BLOCK_BYTES])
+    tier = HostTier(SLOTS, Moves(), file)
+    tier.check()
+    for parked in file.blocks():
+        tier.first_damaged([parked.block_hash])
+    put_blocks(file)
+    file.close()
+
+
+def put_blocks(file: block_file.BlockFile) -> None:
+    """Seal a chain of two, and one by itself."""
+    names = [BlockHash(bytes([i]) * 16) for i in range(1, 4)]
+    for slot, (parent, depth) in enumerate(((None, 0), (names[0], 1), (None, 0))):
+        file.part(0)[slot * BLOCK_BYTES : (slot + 1) * BLOCK_BYTES] = bytes([slot]) * BLOCK_BYTES
+        file.seal(slot, Parked(slot, names[slot], parent, depth))
+
+
+def _kept_blocks() -> list[bytes]:
+    folder = scratch() / "sealed"
+    file = block_file.BlockFile.take(folder, "o", SLOTS, [BLOCK_BYTES])
+    put_blocks(file)
+    file.close()
+    data, page = file.path.read_bytes(), block_file.PAGE_BYTES
+    return [data[:HEAD] + data[page : page + RECORDS] + data[2 * page : 2 * page + RECORDS]]
+
+
 PARSERS = (
     _file("Mooncake recording", "t.jsonl", _begins(read_mooncake), lambda: [*_recording("mooncake.jsonl")(), SESSIONS],
           ("slo/formats/mooncake.py", "slo/formats/fields.py"), json_lines),
@@ -450,6 +493,8 @@ PARSERS = (
           as_json),
     _file("manifest of a model", models.MANIFEST, lambda path: models.damage(path.parent),
           lambda: [_dump({"files": {"config.json": "00"}})], ("cli/models.py",), as_json, errors=()),
+    Parser(name="kept blocks", parse=_kept, seeds=_kept_blocks, files=("engine/block_file.py", "engine/host_tier.py"),
+           mutate=fields),
     Parser(name="tokenizer.json", parse=_tokenizer("tokenizer.json"),
            seeds=lambda: [(model() / "tokenizer.json").read_bytes()], errors=(*BAD_FILE, InvalidRequest),
            files=("text/tokenizer.py",), mutate=as_json, cost=16),

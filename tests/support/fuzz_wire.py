@@ -399,6 +399,9 @@ class _Pipe:
             raise ConnectionError("the server is away")
         return self._answers
 
+    def close(self) -> None:
+        """There is nothing to close."""
+
 
 async def _looked_up(data: bytes) -> None:
     """Read a prefix's holders out of whatever a server answered."""
