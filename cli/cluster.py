@@ -35,6 +35,7 @@ from pagewire.slo.redaction import bare
 
 HEALTH_POLL_S = 0.1
 KILL_MARGIN_S = 5.0
+KEEP_S = 60.0  # and more where pods write what they cached to a disk, as long as in the chart
 POD_SETTINGS = (
     "device", "dtype", "weight_dtype", "adapter", "kv_dtype", "block_size", "chunk_size", "kv_memory",
     "max_num_batched_tokens", "max_num_seqs", "max_model_len", "lease_s", "transfer_timeout_s", "transports",
@@ -235,11 +236,12 @@ class Cluster:
         self._stopping.set()
         if self._children:
             say("stopping")
+        grace_s = self._config.drain_s + KILL_MARGIN_S + (KEEP_S if self._config.host_kv_dir else 0)
         for roles in STOP_ORDER:
             async with asyncio.TaskGroup() as stops:
                 for child in self._children:
                     if child.role in roles:
-                        stops.create_task(child.stop(self._config.drain_s + KILL_MARGIN_S))
+                        stops.create_task(child.stop(grace_s))
 
 
 def flags_of(config: ClusterConfig, names: Sequence[str]) -> list[str]:

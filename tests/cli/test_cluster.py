@@ -22,7 +22,7 @@ import pytest
 import redis
 from lives import left_behind
 
-from pagewire.cli.cluster import POD_NICENESS
+from pagewire.cli.cluster import KILL_MARGIN_S, POD_NICENESS
 from pagewire.core import cores
 
 ROUTER_FLAGS = ("policy=round_robin", "prefill_mode=auto")
@@ -204,6 +204,16 @@ def test_each_cluster_has_a_name_of_its_own_unless_it_is_given_one(started: list
     for running in (*others, first):
         assert running.end(signal.SIGTERM)[0] == 0
         running.assert_all_gone()
+
+
+def test_pods_have_the_time_to_write_what_they_cached(started: list[Running], tmp_path: Path) -> None:
+    kept, logs = tmp_path / "kept", tmp_path / "logs"
+    settings = (f"host_kv_dir={kept}", "host_kv_memory=1MiB", "drain_s=0", f"log_dir={logs}")
+    running = Running(*settings, FAKE_KEEPING=str(KILL_MARGIN_S + 1))
+    started.append(running)
+    running.ready()
+    assert running.end(signal.SIGTERM)[0] == 0
+    assert "all is kept" in (logs / "decode-0.log").read_text()
 
 
 def test_a_pod_that_dies_later_leaves_the_others_alone(started: list[Running]) -> None:

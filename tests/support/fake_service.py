@@ -1,7 +1,7 @@
 """Stands in for `pagewire prefill`, `decode` and `router` where only their start and end matter.
 
 Like them it prints one JSON line once it is up and ends on SIGTERM. FAKE_DIES names a role that fails at start,
-FAKE_PODS says what the router is linked to.
+FAKE_PODS says what the router is linked to, FAKE_KEEPING how many seconds pods take to end.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
@@ -49,6 +50,9 @@ def main() -> None:
     if role != "router":
         print(json.dumps({**said, "id": flags["--pod-id"], "metrics": "-"}), flush=True)
         signal.sigwait({signal.SIGTERM})
+        if seconds := os.environ.get("FAKE_KEEPING"):
+            time.sleep(float(seconds))
+            print("all is kept", file=sys.stderr, flush=True)
         return
     with ThreadingHTTPServer(("127.0.0.1", 0), Health) as server:
         threading.Thread(target=server.serve_forever).start()
