@@ -152,7 +152,8 @@ def _starts(num_slots: int, part_bytes: Sequence[int]) -> list[int]:
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Keep other engines from choosing a file meanwhile."""
-    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    # A file, which is written to: NFS locks nothing else.
+    fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield

@@ -43,7 +43,12 @@ def test_what_was_cached_outlives_the_cluster(tmp_path: Path, pods: Sequence[str
     assert cached(ask(cluster)) == [0, 0, 0]
     assert cluster.stop() == 0
     files = sorted(path.name for path in folder.iterdir())
-    assert files == ["blocks-0.kv", *(["blocks-1.kv", "blocks-2.kv"] if "--decode" in pods else []), "cluster_secret"]
+    assert files == [
+        "blocks-0.kv",
+        *(["blocks-1.kv", "blocks-2.kv"] if "--decode" in pods else []),
+        "cluster_secret",
+        "lock",
+    ]
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in folder.iterdir())
     cluster = start()
     assert cached(ask(cluster)) == MOST
