@@ -18,8 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pagewire.core.block_hash import BlockHash, chain
 from pagewire.engine.block_mover import BlockMover
 from pagewire.engine.block_pool import BlockPool
-from pagewire.engine.host_tier import OutOfSlots
-from pagewire.engine.moves import Move, Way
+from pagewire.engine.host_tier import HostTier, OutOfSlots
+from pagewire.engine.moves import Move, Moves, Way
 from pagewire.engine.parked import Parked
 from pagewire.engine.prefix_cache import HOST, POOL
 from pagewire.kernels.torch_backend import TorchBackend
@@ -238,6 +238,39 @@ def test_a_chain_leaves_both_tiers_from_its_end() -> None:
     table, cached = memory.run(old)
     assert cached == 3
     pool.release(table)
+
+
+def test_what_is_kept_beyond_the_capacity_goes_least_recently_sealed_first_from_the_leaf() -> None:
+    left, chain_of_two, others = Left(), hashes(1, 2), [hashes(token)[0] for token in (3, 4, 5)]
+    for slot, (name, parent, depth) in enumerate(
+        ((chain_of_two[0], None, 0), (chain_of_two[1], chain_of_two[0], 1), *((other, None, 0) for other in others))
+    ):
+        left.slots[slot] = name
+        left.seal(slot, Parked(slot, name, parent, depth))
+    tier = HostTier(NUM_SLOTS, Moves(), left)
+    tier.check()
+    assert {parked.block_hash for parked in tier.parked()} == {chain_of_two[0], *others}
+
+
+def test_what_is_kept_is_read_once() -> None:
+    left, asked = Left(), list[BlockHash]()
+    names = hashes(1, 2, 3)
+    for slot, name in enumerate(names):
+        left.slots[slot] = name
+        left.seal(slot, Parked(slot, name, names[slot - 1] if slot else None, slot))
+
+    class Watched:
+        def blocks(self) -> Sequence[Parked]:
+            return left.blocks()
+
+        def num_intact(self, parked: Sequence[Parked]) -> int:
+            asked.extend(each.block_hash for each in parked)
+            return left.num_intact(parked)
+
+    tier = HostTier(NUM_SLOTS, Moves(), Watched())
+    for most in (1, 3, 3):
+        assert tier.first_damaged(names[:most]) is None
+    assert asked == names
 
 
 def test_moves_with_one_target_are_made_one_after_the_other() -> None:
