@@ -220,7 +220,8 @@ class EngineClient:
             self._process.kill()
         code = await self._process.wait()
         if code:
-            how = f"signal {signal.Signals(-code).name}" if code < 0 else f"code {code}"
+            # By a text, as not every signal has a name.
+            how = f"signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"code {code}"
             log.error("the engine process ended with %s", how)
         self.exited.set()
         for waiting in self._answers.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import signal
@@ -191,11 +192,22 @@ async def test_an_engine_whose_file_fails_it_is_told_of(
     ears = Ears(client)
     client.add(Add(spec=spec("a", prompts()[2], greedy(NUM_TOKENS))))
     await ears.until(lambda heard: "a" in heard.ends)
-    os.truncate(
-        tmp_path / "blocks-0.kv", 0
-    )  # what a disk does that fails: the pages that are written to at the end are not there
+    # As of a disk that fails: the pages that are written to at the end are not there.
+    os.truncate(tmp_path / "blocks-0.kv", 0)
     await client.close()
-    assert "the engine process ended with signal SIGBUS" in caplog.text
+    assert f"the engine process ended with signal {signal.SIGBUS.value} (Bus error)" in caplog.text
+
+
+async def test_an_engine_that_a_signal_without_a_name_ended_is_gone(
+    tiny: TinyModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = EngineConfig(model=str(tiny("llama")), role=Role.COLOCATED, dtype="float32", max_model_len=128)
+    client = await EngineClient.start(config)
+    number = signal.SIGRTMIN + 5
+    os.kill(client.pid, number)
+    await asyncio.wait_for(client.exited.wait(), 30)
+    assert f"the engine process ended with signal {int(number)}" in caplog.text
+    await client.close()
 
 
 def test_what_runs_when_the_front_is_gone_is_kept_as_far_as_it_is_computed(tiny: TinyModel, tmp_path: Path) -> None:
