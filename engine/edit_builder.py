@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from pagewire.core.sampling import SamplingParams
 from pagewire.engine.grammars import Grammars, Guided
 from pagewire.engine.step import Draw, name_of
+from pagewire.engine.upload import upload
 from pagewire.kernels.logit_edits import Allowed, Banned, Bias, Counted, LogitEdits, Masked, Repetition
 
 MEMORY = 256  # requests whose arrays are kept
@@ -192,7 +193,7 @@ class EditBuilder:
             guided.append(Guided(request_id=name, grammar=grammar, output=output, drafted=drafted))
         bits, are_complete = self._grammars.masks(guided)
         ended = {row for (row, _, _), is_complete in zip(asking, are_complete, strict=True) if is_complete}
-        return Masked(rows=self._there(_rows(asking)), bits=bits.to(self._device)), ended
+        return Masked(rows=self._there(_rows(asking)), bits=upload(bits, self._device)), ended
 
     def _make_lists(self, sampling: SamplingParams) -> _Lists:
         words = [word.tokens for word in sampling.bad_words]
@@ -209,7 +210,7 @@ class EditBuilder:
         )
 
     def _there(self, array: NDArray[Any]) -> torch.Tensor:
-        return torch.from_numpy(array).to(self._device)
+        return upload(torch.from_numpy(array), self._device)
 
 
 def _ids(values: Sequence[object]) -> Ids:

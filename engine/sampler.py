@@ -7,6 +7,8 @@ the log probabilities that are edited, not the logits, as transformers does it.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Container, Sequence
 from dataclasses import replace
 
@@ -19,8 +21,11 @@ from pagewire.engine.beam_search import Candidates
 from pagewire.engine.draw_rows import Drawn, rows_of
 from pagewire.engine.edit_builder import EditBuilder
 from pagewire.engine.step import Computed, Draw
+from pagewire.engine.upload import upload
 from pagewire.kernels.backend import Backend
+from pagewire.kernels.logit_edits import LogitEdits
 from pagewire.kernels.logprobs import likeliest, log_softmax, logprobs
+from pagewire.kernels.sampling_rows import SamplingRows
 
 NO_DISTRIBUTION = "a row of logits has no distribution"
 NO_TOKEN = "what is allowed and what is banned leave no token to choose"
@@ -56,40 +61,60 @@ class Sampler:
         if not draws:
             return {}
         edits = self._edits.build(draws, logits.shape[1])
-        edited = logits if edits is None else self._backend.edit_logits(logits, edits)
-        if edits is not None and edits.may_bar:
-            barred = (edited.amax(dim=-1) == -torch.inf) & (logits.amax(dim=-1) > -torch.inf)  # [n]
-            if bool(barred.any()):
-                raise InvalidRequest(NO_TOKEN, field="sampling")
         if drawn is not None and edits is None and all(draw.sampling.typical_p == 1.0 for draw in draws.values()):
             tokens = drawn()
         else:
-            tokens = self._backend.sample(edited, rows_of(list(draws.values())))
+            tokens = self._sampled(logits, edits, rows_of(list(draws.values())))
         reports = _reports(logits, list(draws.values()), tokens)
         return {
             name: Computed(token=token, logprobs=reports.get(row))
             for row, (name, token) in enumerate(zip(draws, tokens, strict=True))
         }
 
+    def _sampled(self, logits: torch.Tensor, edits: LogitEdits | None, rows: SamplingRows) -> list[int]:
+        edited = logits if edits is None else self._backend.edit_logits(logits, edits)
+        try:
+            return self._backend.sample(edited, rows)
+        except ValueError:  # whose fault it is is asked afterwards: it is hardly ever anybody's
+            barred = (edited.amax(dim=-1) == -torch.inf) & (logits.amax(dim=-1) > -torch.inf)  # [n]
+            if edits is not None and edits.may_bar and bool(barred.any()):
+                raise InvalidRequest(NO_TOKEN, field="sampling") from None
+            raise
+
     def _followed(self, logits: torch.Tensor, beams: dict[str, Draw]) -> dict[str, Computed]:
         """Return what may follow each beam."""
         every = log_softmax(logits)  # [n, V]
         if (edits := self._edits.build(beams, logits.shape[1])) is not None:
             every = self._backend.edit_logits(every, edits)
-        if bool(every.isnan().any()):
-            raise ValueError(NO_DISTRIBUTION)
         ids, values = likeliest(every, max(draw.num_candidates for draw in beams.values()))  # [n, K]
-        counts = torch.isfinite(values).sum(dim=-1).tolist()  # what is banned comes last
-        return {
-            name: Computed(candidates=Candidates(tokens=tuple(tokens[:count]), logprobs=tuple(logprobs[:count])))
-            for name, tokens, logprobs, count in zip(beams, ids.tolist(), values.tolist(), counts, strict=True)
-        }
+        told = _told(every.isnan().any(dim=-1), ids, values)
+        computed: dict[str, Computed] = {}
+        for name, ((is_broken,), tokens, found) in zip(beams, told, strict=True):
+            if is_broken:
+                raise ValueError(NO_DISTRIBUTION)
+            logprobs = tuple(itertools.takewhile(math.isfinite, found))  # what is banned comes last
+            candidates = Candidates(tokens=tuple(map(int, tokens[: len(logprobs)])), logprobs=logprobs)
+            computed[name] = Computed(candidates=candidates)
+        return computed
+
+
+def _told(*columns: torch.Tensor) -> list[list[list[float]]]:
+    """Return columns `[n]` or `[n, k]` of a device, row by row, by one reading: integers are exact below 2**53."""
+    wide = [column.double().view(len(column), -1) for column in columns]
+    ends = list(itertools.accumulate(column.shape[1] for column in wide))
+    return [
+        [row[end - column.shape[1] : end] for column, end in zip(wide, ends, strict=True)]
+        for row in torch.cat(wide, dim=1).tolist()
+    ]
 
 
 def _places(logits: torch.Tensor, batch: Batch, chosen: Container[str]) -> torch.Tensor:
     """Return the rows of the chosen draws among those of all draws."""
-    places = [place for place, name in enumerate(batch.draws) if name in chosen]
-    return torch.tensor(places, dtype=torch.int64, device=logits.device)  # [n]
+    return _there([place for place, name in enumerate(batch.draws) if name in chosen], logits.device)  # [n]
+
+
+def _there(numbers: list[int], device: torch.device) -> torch.Tensor:
+    return upload(torch.tensor(numbers, dtype=torch.int64), device)
 
 
 def _reports(logits: torch.Tensor, draws: Sequence[Draw], tokens: Sequence[int]) -> dict[int, TokenLogprobs]:
@@ -97,10 +122,9 @@ def _reports(logits: torch.Tensor, draws: Sequence[Draw], tokens: Sequence[int])
     num_top = {row: draw.sampling.logprobs for row, draw in enumerate(draws) if draw.sampling.logprobs is not None}
     if not num_top:
         return {}
-    rows = torch.tensor(list(num_top), device=logits.device)
-    return dict(
-        zip(num_top, _report(logits[rows], [tokens[row] for row in num_top], list(num_top.values())), strict=True)
-    )
+    rows = _there(list(num_top), logits.device)
+    reports = _report(logits[rows], [tokens[row] for row in num_top], list(num_top.values()))
+    return dict(zip(num_top, reports, strict=True))
 
 
 def _scores(logits: torch.Tensor, batch: Batch) -> dict[str, tuple[TokenLogprobs, ...]]:
@@ -119,17 +143,18 @@ def _report(logits: torch.Tensor, tokens: list[int], num_top: list[int]) -> list
 
     Raises ValueError for a row without a distribution.
     """
-    if not bool(logits.amax(dim=-1).isfinite().all()):
+    found = logprobs(logits, _there(tokens, logits.device), max(num_top))
+    is_whole = logits.amax(dim=-1).isfinite()
+    told = _told(is_whole, found.logprob, found.rank, found.top_ids, found.top_logprobs)
+    if not all(is_whole for (is_whole,), *_ in told):
         raise ValueError(NO_DISTRIBUTION)
-    found = logprobs(logits, torch.tensor(tokens, device=logits.device), max(num_top))
-    columns = (found.logprob.tolist(), found.rank.tolist(), found.top_ids.tolist(), found.top_logprobs.tolist())
     return [
         TokenLogprobs(
             token=token,
             logprob=logprob,
-            rank=rank,
-            top_tokens=tuple(top_ids[:count]),
+            rank=int(rank),
+            top_tokens=tuple(map(int, top_ids[:count])),
             top_logprobs=tuple(top_logprobs[:count]),
         )
-        for token, count, logprob, rank, top_ids, top_logprobs in zip(tokens, num_top, *columns, strict=True)
+        for token, count, (_, (logprob,), (rank,), top_ids, top_logprobs) in zip(tokens, num_top, told, strict=True)
     ]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 _ROWS_AT_ONCE = 64  # float64 rows of a large vocabulary add up
+_MOST_IDS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +45,8 @@ def log_softmax(logits: torch.Tensor) -> torch.Tensor:
 
 
 def likeliest(every: torch.Tensor, num_top: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the ids and values `[n, K]` of each row's `num_top` largest, falling; K is V where that is fewer."""
-    ids = _top_ids(every, min(num_top, every.shape[1]))
+    """Return the ids and values `[n, K]` of each fp32 row's `num_top` largest, falling; K is V where that is fewer."""
+    ids = _top_ids(every, num_top)
     return ids, every.gather(1, ids)
 
 
@@ -58,23 +59,25 @@ def _log_softmax(logits: torch.Tensor) -> torch.Tensor:
 def _logprobs(logits: torch.Tensor, tokens: torch.Tensor, num_top: int) -> Logprobs:
     every = _log_softmax(logits)  # [n, V]
     chosen = every.gather(1, tokens[:, None])  # [n, 1]
-    top_ids, top_logprobs = likeliest(every, num_top)
+    top_ids = _top_ids(logits, num_top)  # [n, K]
     return Logprobs(
         logprob=chosen[:, 0],
         rank=(every > chosen).sum(dim=-1) + 1,
         top_ids=top_ids,
-        top_logprobs=top_logprobs,
+        top_logprobs=every.gather(1, top_ids),
     )
 
 
-def _top_ids(every: torch.Tensor, num_top: int) -> torch.Tensor:
-    """Return the ids of the `num_top` largest of each row, of equal ones the lower ids first: `[n, K]`."""
+def _top_ids(values: torch.Tensor, num_top: int) -> torch.Tensor:
+    """Return the ids of the `num_top` largest of each row of fp32, of equal ones the lower ids first: `[n, K]`.
+
+    Sorted by one number for both, so that no device is asked how many are equal: a float's bits, as integers that are
+    ordered as floats are, above the id. A float64 holds the 32 and the 20 of them exactly.
+    """
+    assert values.shape[1] <= _MOST_IDS
     if num_top == 0:
-        return torch.empty((every.shape[0], 0), dtype=torch.int64, device=every.device)
-    last = every.topk(num_top, dim=-1).values[:, -1:]
-    rows, ids = (every >= last).nonzero(as_tuple=True)  # a few more than asked where some are equal
-    order = every[rows, ids].argsort(descending=True, stable=True)
-    order = order[rows[order].argsort(stable=True)]  # by row, then falling, then by id
-    starts = torch.searchsorted(rows, torch.arange(every.shape[0], device=every.device))  # [n]
-    places = starts[:, None] + torch.arange(num_top, device=every.device)
-    return ids[order][places]
+        return torch.empty((values.shape[0], 0), dtype=torch.int64, device=values.device)
+    bits = (values.float() + 0.0).view(torch.int32)  # 0 has one sign
+    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    both = ordered.double().mul_(_MOST_IDS).sub_(torch.arange(values.shape[1], device=values.device))
+    return both.topk(min(num_top, values.shape[1]), dim=-1).indices

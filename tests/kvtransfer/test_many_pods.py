@@ -12,7 +12,18 @@ import contextlib
 import pytest
 from shipping import Shipping
 from sources import SourceProcess
-from transport_rigs import BETWEEN_PROCESSES, CARRIERS, NUM_BLOCKS, SMALL, Recorder, each_of, pool, taking, target_pool
+from transport_rigs import (
+    BETWEEN_PROCESSES,
+    CARRIERS,
+    NUM_BLOCKS,
+    SMALL,
+    Recorder,
+    devices_of,
+    each_of,
+    pool,
+    taking,
+    target_pool,
+)
 
 from pagewire.core.errors import PagewireError
 from pagewire.kvtransfer.effects import Outcome
@@ -70,6 +81,7 @@ class _Losses(Recorder):
 async def test_pods_join_and_are_killed_while_others_ship(carrier: str) -> None:
     original, recorder = pool(filled=True), Recorder()
     async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(devices_of(carrier))
         sources = [
             await stack.enter_async_context(SourceProcess.start(carrier, Recorder(), SMALL.message_bytes))
             for _ in range(2)

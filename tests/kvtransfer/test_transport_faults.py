@@ -9,6 +9,7 @@ what travels there rests on the hardware's own, and what a source may have chang
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -24,6 +25,7 @@ from transport_rigs import (
     SECRET,
     SMALL,
     Recorder,
+    devices_of,
     dial_to,
     each_of,
     pool,
@@ -84,17 +86,22 @@ class Setting:
 
 @pytest.fixture(params=each_of(CARRIERS))
 async def setting(request: pytest.FixtureRequest) -> AsyncIterator[Setting]:
-    faults, target = Faults(), target_pool(request.param)
-    async with (
-        started(request.param, Recorder(), SMALL.message_bytes) as source,
-    ):
+    with devices_of(request.param):
+        async with _setting(request.param) as setting:
+            yield setting
+
+
+@contextlib.asynccontextmanager
+async def _setting(carrier: str) -> AsyncIterator[Setting]:
+    faults, target = Faults(), target_pool(carrier)
+    async with started(carrier, Recorder(), SMALL.message_bytes) as source:
         path = FaultyPath(dial_to(f"127.0.0.1:{source.port}"), lambda _number, message: [message])
         faults.around_line = path.line
         holder: list[Setting] = []
         receiver = StreamReceiver(
             path.dial, pod_id="D", source_id="P", secret=SECRET, memory=target,
             on_lost=lambda peer_id, keys, error: holder[0].on_lost(peer_id, keys, error),
-            carriers=(faults.around(CARRIERS[request.param]()),), flow=SMALL, times=FAST,
+            carriers=(faults.around(CARRIERS[carrier]()),), flow=SMALL, times=FAST,
         )  # fmt: skip
         holder.append(Setting(source, receiver, path, faults, target))
         async with running(receiver):

@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 from sources import SourceEnd
-from transport_rigs import serving
+from transport_rigs import devices_of, serving
 
 from pagewire.core.errors import PagewireError
 from pagewire.kvtransfer.outbox import Batch
@@ -59,4 +59,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    with devices_of(sys.argv[1]):
+        asyncio.run(main())

@@ -25,6 +25,7 @@ from transport_rigs import (
     SMALL,
     Recorder,
     RecordingSink,
+    devices_of,
     pool,
     serving,
     source_pool,
@@ -215,6 +216,13 @@ class Rig:
 async def make_rig(name: str, flow: Flow = SMALL) -> AsyncIterator[Rig]:
     """Both ends of the transport `name`, over loopback."""
     p, d = Recorder(), Recorder()
+    with devices_of(name):
+        async with _rig(name, flow, p, d) as rig:
+            yield rig
+
+
+@contextlib.asynccontextmanager
+async def _rig(name: str, flow: Flow, p: Recorder, d: Recorder) -> AsyncIterator[Rig]:
     async with (
         started(name, p, flow.message_bytes) as source,
         taking(source.port, (CARRIERS[name](),), d, flow=flow, memory=target_pool(name)) as (receiver, target),

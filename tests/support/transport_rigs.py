@@ -62,6 +62,8 @@ _CARRIERS: dict[str, Callable[[], Carrier]] = {
     "nixl": nixl.carrier,
     "cuda_ipc": _cuda_ipc,
     "nccl": _collective,
+    "grpc on paper": lambda: GRPC,
+    "nccl on paper": _collective,
 }
 
 
@@ -74,8 +76,10 @@ CARRIERS = {name: functools.partial(_small, name) for name in _CARRIERS}
 
 Their messages of two blocks go ahead of their checksums where the taker fetches, those of one block do not.
 """
-ON_DEVICES = {"cuda_ipc": (0, 0), "nccl": (0, 1)}  # two ranks of NCCL do not share a device
-"""Those whose pools lie on CUDA devices, and on which: the source's, the taker's. No CPU touches their payload."""
+ON_PAPER = {"grpc on paper": (0, 0), "nccl on paper": (0, 1)}
+"""Those whose pools lie on devices that are none (`paper_gpu`), between the same two `devices_of` a process."""
+ON_DEVICES = {"cuda_ipc": (0, 0), "nccl": (0, 1), **ON_PAPER}  # two ranks of NCCL do not share a device
+"""Those whose pools lie on CUDA devices, and on which: the source's, the taker's."""
 ON_HOSTS = tuple(sorted(CARRIERS.keys() - ON_DEVICES))
 BETWEEN_PROCESSES = tuple(sorted(CARRIERS.keys() - {"local"}))
 
@@ -88,10 +92,21 @@ def each_of(names: Iterable[str]) -> list[Any]:
 def _marks(name: str) -> list[pytest.MarkDecorator]:
     if name not in ON_DEVICES:
         return []
+    if name in ON_PAPER:
+        is_possible = importlib.import_module("paper_gpu.device").is_possible()
+        return [pytest.mark.skipif(not is_possible, reason="on paper: no compiler, or there is a GPU")]
     needed = max(ON_DEVICES[name]) + 1
     found: int = importlib.import_module("device_pools").num_devices()
     reason = f"CUDA devices for {name}: {needed} needed, {found} here"
     return [pytest.mark.gpu, pytest.mark.skipif(found < needed, reason=reason)]
+
+
+def devices_of(carrier: str) -> contextlib.AbstractContextManager[object]:
+    """Have the devices that pools of a carrier lie on, where they are on paper."""
+    if carrier not in ON_PAPER:
+        return contextlib.nullcontext()
+    on_paper: contextlib.AbstractContextManager[object] = importlib.import_module("paper_gpu.device").paper_gpu(2)
+    return on_paper
 
 
 def source_pool(carrier: str) -> PoolMemory | DevicePool:

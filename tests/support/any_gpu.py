@@ -1,0 +1,48 @@
+"""A CUDA device for tests: this machine's, or one on paper where it has none.
+
+On paper torch's ops stand for Triton's, unless these are interpreted, which takes a hundred times as long.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import engine_runs
+import pytest
+import torch
+from paper_gpu.device import is_possible, paper_gpu
+
+from pagewire.core.messages import Role
+from pagewire.engine.assembly import Engine
+from pagewire.kernels.backend import Backend
+from pagewire.kernels.torch_backend import TorchBackend
+
+IS_REAL = torch.cuda.is_available()
+
+
+@pytest.fixture
+def any_gpu(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Have two devices, on paper where there are none; fails where a step failed, though it was tried again."""
+    if IS_REAL:
+        yield
+    elif is_possible():
+        with paper_gpu(2):
+            yield
+    else:
+        pytest.skip("no CUDA device, and no C++ compiler for one on paper")
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def backend() -> Backend | None:
+    """Return what computes on the device, None for what computes on a real one."""
+    return None if IS_REAL or os.environ.get("TRITON_INTERPRET") == "1" else TorchBackend()
+
+
+def engine(model: Path, role: Role = Role.COLOCATED, **settings: Any) -> Engine:
+    """Return `engine_runs.engine` on the device; on paper its steps are short, which it rehearses."""
+    most = {} if IS_REAL else {"max_num_batched_tokens": 256}
+    return engine_runs.engine(model, role, backend=backend(), **{"device": "cuda", **most, **settings})
