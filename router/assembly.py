@@ -133,6 +133,7 @@ class Router:
             lifecycle=lifecycle,
             metrics=metrics,
             max_body_bytes=config.max_body_bytes,
+            max_bodies_bytes=config.max_bodies_bytes,
         )
         edge = config.edge()
         self.changes = RoleChanges(pools, self.leases, self.clock, wait_s=config.role_change_wait_s)
@@ -143,7 +144,11 @@ class Router:
             guarded = CrossOrigin(guarded, config.allow_origin)
         self.http = HttpServer(guarded, edge, upload_s=config.upload_s, stall_s=config.stall_s)
         guard = GrpcGuard(self.authenticator, refused)
-        patience = Patience(upload_s=config.upload_s, stall_s=config.stall_s)
+        patience = Patience(
+            upload_s=config.upload_s,
+            stall_s=config.stall_s,
+            most_read=config.max_bodies_bytes // config.max_body_bytes,
+        )
         inference = Inference(self.dispatcher, self.models, self.cache_watch, patience, watch_s=config.watch_s)
         self.grpc = GrpcServer(
             config.host,

@@ -174,6 +174,12 @@ class RouterConfig:
     retry_ratio: float = setting(0.2, help="further attempts earned per admitted request")
     retry_burst: int = setting(256, help="further attempts held in reserve")
     max_body_bytes: int = setting(8 << 20, help="largest request, over HTTP and gRPC", unit="bytes", parse=parse_bytes)
+    max_bodies_bytes: int = setting(
+        256 << 20,
+        help="requests that come or wait to be read, all together; at most half of it is one tenant's",
+        unit="bytes",
+        parse=parse_bytes,
+    )
     request_timeout_s: float = setting(600.0, help="deadline of a request", unit="s")
     placement_wait_s: float = setting(2.0, help="how long a request waits for a pod when none is linked", unit="s")
     index_timeout_s: float = setting(0.005, help="bound of an index lookup, after which it is done without", unit="s")
@@ -218,6 +224,8 @@ class RouterConfig:
         if self.tls_client_ca and not (self.tls_cert or self.edge_cert):
             raise ValueError("tls_client_ca needs a certificate of our own: edge_cert or tls_cert")
         _check_origins(self.allow_origin)
+        if self.max_bodies_bytes < 2 * self.max_body_bytes:
+            raise ValueError("max_bodies_bytes is at least twice max_body_bytes: a tenant may have half of it")
         check_bounds(self, _BOUNDS)
         self.rebalance_rules()  # refuses what cannot be
 

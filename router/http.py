@@ -31,10 +31,11 @@ from pagewire.router.answers import Answer, error_body, model_body, models_body
 from pagewire.router.anthropic import call as anthropic
 from pagewire.router.anthropic.answer import MessageAnswer, MessageStream, message_error
 from pagewire.router.ask import CHAT, COMPLETION
+from pagewire.router.body_room import Body, BodyRoom
 from pagewire.router.dispatch import Dispatcher
 from pagewire.router.events import Event, Sink
 from pagewire.router.guard import caller, check_sees_all
-from pagewire.router.http_exchange import ErrorBody, body_of, id_headers, refusal, request_id_of, with_request_id
+from pagewire.router.http_exchange import ErrorBody, id_headers, receive_body, refusal, request_id_of, with_request_id
 from pagewire.router.http_protocol import HERE_FOR, OUTLET
 from pagewire.router.intake import Intake
 from pagewire.router.metrics import RouterMetrics
@@ -96,6 +97,7 @@ class FrontDoor:
         lifecycle: Lifecycle,
         metrics: RouterMetrics,
         max_body_bytes: int,
+        max_bodies_bytes: int,
     ) -> None:
         self._dispatcher = dispatcher
         self._models = models
@@ -103,6 +105,7 @@ class FrontDoor:
         self._lifecycle = lifecycle
         self._metrics = metrics
         self._max_body_bytes = max_body_bytes
+        self._room = BodyRoom(max_bodies_bytes)
         self._started = int(time.time())
         self._token_desk = TokenDesk(models, metrics.unknown_fields.inc)
 
@@ -237,8 +240,9 @@ class FrontDoor:
     ) -> Response:
         request_id = request_id_of(request.headers)
         try:
-            with self._dispatcher.uploading(caller()):
-                data = await body_of(request, self._max_body_bytes)
+            with self._dispatcher.uploading(caller()), self._room.body(caller()) as body:
+                await receive_body(request, self._max_body_bytes, body.add)
+                data = body.take()
             told = await tell(data)
             return JSONResponse(told, headers=id_headers(request_id))
         except PagewireError as error:
@@ -246,15 +250,17 @@ class FrontDoor:
 
     async def generate(self, scope: Scope, receive: Receive, send: Send, endpoint: Endpoint) -> None:
         """POST to one of the endpoints that generate."""
-        with contextlib.ExitStack() as coming:
-            await self._generate(Request(scope, receive), send, endpoint, coming)
+        with contextlib.ExitStack() as coming, self._room.body(caller()) as body:
+            await self._generate(Request(scope, receive), send, endpoint, coming, body)
 
-    async def _generate(self, request: Request, send: Send, endpoint: Endpoint, coming: contextlib.ExitStack) -> None:
+    async def _generate(
+        self, request: Request, send: Send, endpoint: Endpoint, coming: contextlib.ExitStack, body: Body
+    ) -> None:
         scope, receive = request.scope, request.receive
         request_id = request_id_of(request.headers)
         try:
             coming.enter_context(self._dispatcher.coming(caller()))
-            data = await body_of(request, self._max_body_bytes)
+            await receive_body(request, self._max_body_bytes, body.add)
         except Refused as error:
             await self._refuse_unread(error, request, request_id, endpoint)(scope, receive, send)
             return
@@ -263,13 +269,13 @@ class FrontDoor:
             return
         try:
             async with unless_gone(receive):
-                response = await self._in_turn(request, data, request_id, endpoint, coming)
+                response = await self._in_turn(request, body, request_id, endpoint, coming)
                 await response(scope, receive, send)
         except Cancelled:
             log.info("request %s: the client went away", request_id, extra={"request_id": request_id})
 
     async def _in_turn(
-        self, request: Request, data: bytes, request_id: str, endpoint: Endpoint, coming: contextlib.ExitStack
+        self, request: Request, body: Body, request_id: str, endpoint: Endpoint, coming: contextlib.ExitStack
     ) -> ASGIApp:
         try:
             turn = await self._dispatcher.turn(request.scope.get(HERE_FOR, 0.0))
@@ -278,12 +284,12 @@ class FrontDoor:
         finally:
             coming.close()
         with turn:
-            return await self._answer(request, data, request_id, turn, endpoint)
+            return await self._answer(request, body, request_id, turn, endpoint)
 
-    async def _answer(self, request: Request, data: bytes, request_id: str, turn: Turn, endpoint: Endpoint) -> ASGIApp:
+    async def _answer(self, request: Request, body: Body, request_id: str, turn: Turn, endpoint: Endpoint) -> ASGIApp:
         model: ServedModel | None = None
         try:
-            call = self._call(request, data, request_id, endpoint)
+            call = self._call(request, body, request_id, endpoint)
             request_id = call.ask.request_id
             await self._dispatcher.settled(call.ask.model, turn)
             model = self._models.of(call.ask.model)
@@ -338,7 +344,7 @@ class FrontDoor:
         for ask in call.asks:
             intake.check(ask)
 
-    def _call(self, request: Request, data: bytes, request_id: str, endpoint: Endpoint) -> Call:
+    def _call(self, request: Request, body: Body, request_id: str, endpoint: Endpoint) -> Call:
         with_timeline = request.headers.get(TIMELINE_HEADER, "") in ("1", "true")
         explain = request.headers.get(EXPLAIN_HEADER, "") in ("1", "true")
         if explain:
@@ -353,7 +359,7 @@ class FrontDoor:
             "traceparent": parents[0] if len(parents) == 1 else "",
         }
         is_named = request.headers.get("x-request-id", "") == request_id
-        call = endpoint.parse(data, origin, with_timeline=with_timeline, may_name_itself=not is_named)
+        call = endpoint.parse(body.take(), origin, with_timeline=with_timeline, may_name_itself=not is_named)
         self._metrics.unknown_fields.inc(len(call.unknown_fields))
         return call
 

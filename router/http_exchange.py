@@ -68,25 +68,26 @@ def refusal(error: PagewireError, request_id: str, body_of_error: ErrorBody = er
     return JSONResponse(body_of_error(error), status_code=status.http, headers=headers)
 
 
-async def body_of(request: Request, max_bytes: int) -> bytes:
-    """Return a request's body; raises InvalidRequest where it is larger, UnsupportedEncoding where it is compressed,
-    Cancelled where its sender goes away.
+async def receive_body(request: Request, max_bytes: int, take: Callable[[bytes], object]) -> None:
+    """Have `take` take each part of a request's body, which it may refuse.
+
+    Raises InvalidRequest where it is larger, UnsupportedEncoding where it is compressed, Cancelled where its sender
+    goes away.
     """
     encodings = ",".join(request.headers.getlist("content-encoding")).split(",")
     coded = next((each for each in map(str.strip, encodings) if each.lower() not in ("", "identity")), None)
     if coded is not None:
         text = f"the body's content-encoding is {coded[:50]!r}, bodies are read as they are: send it without one"
         raise UnsupportedEncoding(text, field="body")
-    data, num_bytes = bytearray(), 0
+    num_bytes = 0
     try:
         async for part in request.stream():
             num_bytes += len(part)
             if num_bytes <= max_bytes:
-                data += part
+                take(part)
             elif num_bytes > MAX_DISCARDED_BYTES:
                 break
     except ClientDisconnect as error:
         raise Cancelled("the client went away before its body was read") from error
     if num_bytes > max_bytes:
         raise InvalidRequest(f"the body is larger than {max_bytes} bytes", field="body")
-    return bytes(data)

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from pagewire.core.errors import InvalidRequest, PagewireError
 from pagewire.core.messages import Role
 from pagewire.router.guard import check_may_order
-from pagewire.router.http_exchange import body_of, refusal, request_id_of
+from pagewire.router.http_exchange import receive_body, refusal, request_id_of
 from pagewire.router.json_text import read_body
 from pagewire.router.role_changes import RoleChanges
 
@@ -45,7 +45,9 @@ class OperatorDoor:
 
 
 async def _role(request: Request) -> Role:
-    role = read_body(await body_of(request, MAX_BODY_BYTES)).get("role")
+    data = bytearray()
+    await receive_body(request, MAX_BODY_BYTES, data.extend)
+    role = read_body(data).get("role")
     if role not in (Role.PREFILL, Role.DECODE, Role.COLOCATED):
         raise InvalidRequest(f"role must be prefill, decode or colocated, is {role!r:.100}", field="role")
     return Role(role)

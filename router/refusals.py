@@ -16,6 +16,7 @@ class Reason(StrEnum):
     ROUTER_FULL = "router_full"  # as many requests run as the router may have
     TENANT_CONCURRENCY = "tenant_concurrency"
     TENANT_TOKENS = "tenant_tokens"
+    BODIES = "bodies"  # the bodies of others, or of its tenant, take all the room that there is for them
     QUEUE_FULL = "queue_full"  # no pod has room, and as many wait as may
     QUEUE_WAIT = "queue_wait"  # no pod had room for as long as a request may wait
     OVERTAKEN = "overtaken"  # the queue was full and a more urgent request took its place

@@ -23,6 +23,7 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_status import rpc_status
 
 from pagewire.core.errors import Cancelled, InvalidRequest, PagewireError, named
+from pagewire.serving.request_reader import RequestReader
 from pagewire.serving.rich_status import rich_status
 
 log = logging.getLogger(__name__)
@@ -34,10 +35,14 @@ Streaming = Callable[[Any, Context], AsyncIterator[Message]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long a caller may take over sending a request, and over reading any of what was sent to it; seconds."""
+    """How long a caller may take over sending a request, and over reading any of what was sent to it; seconds.
+
+    `most_read` requests of a service are read at once.
+    """
 
     upload_s: float = 60.0
     stall_s: float = 60.0
+    most_read: int = 32
 
 
 def service_handler(service: ServiceDescriptor, servicer: object, patience: Patience) -> grpc.GenericRpcHandler:
@@ -45,25 +50,30 @@ def service_handler(service: ServiceDescriptor, servicer: object, patience: Pati
 
     Raises TypeError where a method is missing, or of the wrong kind.
     """
-    methods = {method.name: _handler(method, servicer, patience) for method in service.methods}
+    reader = RequestReader(patience.most_read, patience.upload_s)
+    methods = {method.name: _handler(method, servicer, reader, patience) for method in service.methods}
     return grpc.method_handlers_generic_handler(service.full_name, methods)
 
 
-def _handler(method: MethodDescriptor, servicer: object, patience: Patience) -> grpc.RpcMethodHandler[Any, Any]:
+def _handler(
+    method: MethodDescriptor, servicer: object, reader: RequestReader, patience: Patience
+) -> grpc.RpcMethodHandler[Any, Any]:
     answer = getattr(servicer, method.name, None)
     if inspect.isasyncgenfunction(answer) != method.server_streaming or answer is None:
         raise TypeError(f"{type(servicer).__name__}.{method.name} does not fit {method.full_name}")
     serve = functools.partial(
-        _stream if method.server_streaming else _call, GetMessageClass(method.input_type), answer, patience
+        _stream if method.server_streaming else _call, GetMessageClass(method.input_type), answer, reader, patience
     )
     serialize = GetMessageClass(method.output_type).SerializeToString
     # Of the kind that leaves the reading to us, whatever the method's own: only so has it an end.
     return grpc.stream_stream_rpc_method_handler(serve, response_serializer=serialize)
 
 
-async def _call(kind: type[Message], answer: Unary, patience: Patience, _requests: object, context: Context) -> None:
+async def _call(
+    kind: type[Message], answer: Unary, reader: RequestReader, patience: Patience, _requests: object, context: Context
+) -> None:
     try:
-        said = await answer(await _request(kind, patience, context), context)
+        said = await answer(_parsed(kind, await reader.read(context)), context)
     except grpc.aio.AbortError:
         raise  # by the method itself, with a status that no error of ours has
     except Exception as error:
@@ -76,12 +86,17 @@ async def _call(kind: type[Message], answer: Unary, patience: Patience, _request
 
 
 async def _stream(
-    kind: type[Message], answer: Streaming, patience: Patience, _requests: object, context: Context
+    kind: type[Message],
+    answer: Streaming,
+    reader: RequestReader,
+    patience: Patience,
+    _requests: object,
+    context: Context,
 ) -> None:
     # Writing waits for whoever reads, and a connection that lives says nothing of that: keepalive does not end it.
     now_s, stalled = asyncio.get_running_loop().time, asyncio.timeout(None)
     try:
-        messages = answer(await _request(kind, patience, context), context)
+        messages = answer(_parsed(kind, await reader.read(context)), context)
         async with stalled, aclosing(messages):  # type: ignore[type-var]
             async for message in messages:
                 stalled.reschedule(now_s() + patience.stall_s)
@@ -94,17 +109,6 @@ async def _stream(
         else:
             status = _status(error)
     await context.abort_with_status(status)
-
-
-async def _request(kind: type[Message], patience: Patience, context: Context) -> Message:
-    try:
-        async with asyncio.timeout(patience.upload_s):
-            data: Any = await context.read()
-    except TimeoutError as error:
-        raise Cancelled(f"the request had not come after {patience.upload_s:g} s") from error
-    if data is grpc.aio.EOF:
-        raise InvalidRequest("the call came without its request", field="body")
-    return _parsed(kind, data)
 
 
 def _parsed(kind: type[Message], data: bytes) -> Message:

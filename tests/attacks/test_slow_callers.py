@@ -15,6 +15,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from router_rig import PATIENT_S, RunningRouter, StartRouter
 
+from pagewire.protos import inference_pb2 as pb
 from pagewire.router import http_protocol
 from pagewire.router.config import RouterConfig
 
@@ -154,6 +155,25 @@ async def test_a_call_whose_request_does_not_come_over_grpc_is_ended(start: Star
                     await empty.read()
                 assert ended.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert await router.metric("pagewire_router_requests_active") == 0
+
+
+async def test_calls_whose_requests_come_slowly_give_way_to_others(start: StartRouter) -> None:
+    """No more are read at once than there is memory for, and who sends none of theirs keeps nobody out."""
+    sizes = {"max_body_bytes": 1 << 20, "max_bodies_bytes": 2 << 20}
+    async with (
+        start(FakePod("c0"), **sizes) as router,
+        grpc.aio.insecure_channel(router.addresses["grpc"]) as channel,
+    ):
+        slow: list[Any] = [channel.stream_stream("/pagewire.v1.Inference/Generate")() for _ in range(5)]
+        ends = [asyncio.create_task(call.code()) for call in slow]
+        while sum(end.done() for end in ends) < len(ends) - 2:  # those two have room, and time while nobody waits
+            assert (await router.rpc.GetModelInfo(pb.GetModelInfoRequest())).model == "fake"
+        ended = [call for call in slow if call.done()]
+        assert {await call.code() for call in ended} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+        assert {await call.details() for call in ended} == {"the request comes slowly, and others wait to be read"}
+        for call in slow:
+            call.cancel()
+        await asyncio.gather(*ends)
 
 
 async def test_what_is_sent_to_a_call_that_reads_no_more_takes_no_memory(start: StartRouter) -> None:

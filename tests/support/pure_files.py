@@ -104,6 +104,7 @@ PURE_FILES = (
     "kvtransfer/transport.py",
     "kvtransfer/wire.py",
     "router/admission.py",
+    "router/body_room.py",
     "router/breaker.py",
     "router/concurrency_limit.py",
     "router/drain_rate.py",
