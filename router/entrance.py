@@ -142,10 +142,11 @@ class Entrance:
             arrived_s=life.received_s,
             priority=life.request.priority,
             now_s=visit.since_s,
-            is_continued=life.num_output > 0,
+            tenant=life.request.tenant.name,
+            is_let_in=life.num_output > 0,
         )
         if evicted is not None:
-            message = "more urgent requests wait for a pod with room, as many as may"
+            message = "as many wait for a pod with room as may, more urgent ones or of tenants with fewer"
             retry_after_s = self._queue.retry_after_s(visit.since_s)
             self._refuse(evicted.what, Refused(Reason.OVERTAKEN, message, retry_after_s=retry_after_s))
         try:

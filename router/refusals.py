@@ -19,7 +19,7 @@ class Reason(StrEnum):
     BODIES = "bodies"  # the bodies of others, or of its tenant, take all the room that there is for them
     QUEUE_FULL = "queue_full"  # no pod has room, and as many wait as may
     QUEUE_WAIT = "queue_wait"  # no pod had room for as long as a request may wait
-    OVERTAKEN = "overtaken"  # the queue was full and a more urgent request took its place
+    OVERTAKEN = "overtaken"  # the queue was full, and a more urgent one or a tenant with fewer took its place
     SLO_CONCURRENCY = "slo_concurrency"  # with as many as are in others were late
     SLO_TTFT = "slo_ttft"
     SLO_GAP = "slo_gap"

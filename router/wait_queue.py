@@ -6,14 +6,17 @@ Pure: time is a parameter. Knows ranks and what its owner says of pods, by key; 
 
 Nobody is overtaken on a pod that it could use itself: while the first of those that could use a pod finds no room
 there, nobody behind it gets any. A request that arrived at t ranks before all that arrive after t + `SPAN_S`, whatever
-their priorities, so nobody starves. Invariants: never more than `max_waiting` wait, but for those that had begun to
-stream; every `join` that returned is followed by exactly one `leave`.
+their priorities, so nobody starves. Where one too many waits, the last of the tenant that has most of
+them leaves, of those that are no more urgent than the last of all: whoever asks for much keeps out nobody but itself.
+Invariants: never more than `max_waiting` wait, but for those that are let in; every `join` that returned is followed by
+exactly one `leave`.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -29,11 +32,13 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class Waiter(Generic[T]):
-    """One request in the queue; `what` is its owner's. A continued one has streamed and is not sent away."""
+    """One request in the queue; `what` is its owner's. One that is let in is not sent away: it may have streamed."""
 
     what: T
     rank: tuple[float, int]
-    is_continued: bool
+    priority: int
+    tenant: str
+    is_let_in: bool
 
 
 class WaitQueue(Generic[T]):
@@ -54,22 +59,20 @@ class WaitQueue(Generic[T]):
         return (waiter.what for waiter in self._waiters)
 
     def join(
-        self, what: T, *, arrived_s: float, priority: int, now_s: float, is_continued: bool = False
+        self, what: T, *, arrived_s: float, priority: int, now_s: float, tenant: str = "", is_let_in: bool = False
     ) -> tuple[Waiter[T], Waiter[T] | None]:
-        """Return the new waiter, and who had to leave for it: the last in rank, when the queue was full.
-
-        Raises Refused when it is full of those that rank before.
-        """
+        """Return the new waiter, and who had to leave for it when the queue was full; raises Refused when it has to."""
         self._arrivals += 1
-        waiter = Waiter(what, (arrived_s + priority * S_PER_PRIORITY, self._arrivals), is_continued)
-        evicted = None
-        if len(self._waiters) >= self._max_waiting and not is_continued:
-            evicted = self._last()
-            if evicted is None or evicted.rank < waiter.rank:
-                message = f"{len(self._waiters)} requests wait for a pod with room, which is the bound"
-                raise Refused(Reason.QUEUE_FULL, message, retry_after_s=self.retry_after_s(now_s))
-            self._waiters.remove(evicted)
+        waiter = Waiter(what, (arrived_s + priority * S_PER_PRIORITY, self._arrivals), priority, tenant, is_let_in)
         insort(self._waiters, waiter, key=lambda each: each.rank)
+        others = [each for each in self._waiters if not each.is_let_in]
+        if is_let_in or len(others) <= self._max_waiting:
+            return waiter, None
+        evicted = _one_too_many(others)
+        self._waiters.remove(evicted)
+        if evicted is waiter:
+            message = f"{self._max_waiting} requests wait for a pod with room, which is the bound"
+            raise Refused(Reason.QUEUE_FULL, message, retry_after_s=self.retry_after_s(now_s))
         return waiter, evicted
 
     def wait(self, now_s: float) -> None:
@@ -103,5 +106,9 @@ class WaitQueue(Generic[T]):
         """Return the seconds in which all that wait should be served, and one more."""
         return self._drain.retry_after_s(len(self._waiters) + 1, now_s)
 
-    def _last(self) -> Waiter[T] | None:
-        return next((waiter for waiter in reversed(self._waiters) if not waiter.is_continued), None)
+
+def _one_too_many(waiters: Sequence[Waiter[T]]) -> Waiter[T]:
+    """Return who leaves of those that wait, in the order of their ranks."""
+    number_of = Counter(each.tenant for each in waiters)
+    least_urgent = (each for each in waiters if each.priority >= waiters[-1].priority)
+    return max(least_urgent, key=lambda each: (number_of[each.tenant], each.rank))

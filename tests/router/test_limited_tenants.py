@@ -124,6 +124,34 @@ async def test_a_tenant_says_who_of_its_own_goes_first_and_the_operator_who_of_a
         assert [submit.spec.priority for submit in pod.submits] == [-20, 0, 0, 0]
 
 
+async def test_a_tenant_that_fills_the_queue_keeps_nobody_else_out_of_it(
+    start: StartRouter, file: str, write: WriteKeys
+) -> None:
+    headers, pod = write(acme={"operator": "true"}, other={}), FakePod("c0")
+    pod.load = Load(blocks_total=100, blocks_free=0, num_running=1)
+    async with start(pod, api_keys=file, open_metrics=True, headers=headers["acme"], max_waiting=4) as router:
+        await router.has_heard(headers["acme"])
+
+        async def is_full() -> bool:
+            return await router.metric("pagewire_router_requests_waiting") == 4
+
+        many = [asyncio.create_task(router.complete([5, 6], max_tokens=1)) for _ in range(9)]
+        await eventually(is_full)
+        body = {"model": "fake", "prompt": [7], "max_tokens": 1}
+        few = [
+            asyncio.create_task(router.http.post("/v1/completions", json=body, headers=headers["other"]))
+            for _ in range(2)
+        ]
+
+        async def have_come() -> bool:
+            return sum(each.done() for each in many) == 7
+
+        await eventually(have_come)
+        pod.load = Load(blocks_total=100, blocks_free=90, num_running=1)
+        assert [(await each).status_code for each in few] == [200, 200]
+        assert sorted([(await each).status_code for each in many]) == [200] * 2 + [429] * 7
+
+
 async def test_changed_limits_hold_whatever_older_requests_come_to_their_ends(
     start: StartRouter, file: str, write: WriteKeys
 ) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import Counter
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -66,11 +69,43 @@ def test_a_full_queue_refuses_or_sends_the_last_one_away_but_none_that_streams()
     _, evicted = queue.join("d", arrived_s=0.0, priority=-1, now_s=0.0)
     assert evicted is not None
     assert evicted.what == "b"
-    queue.join("e", arrived_s=0.0, priority=9, now_s=0.0, is_continued=True)
+    queue.join("e", arrived_s=0.0, priority=9, now_s=0.0, is_let_in=True)
     _, evicted = queue.join("f", arrived_s=0.0, priority=-2, now_s=0.0)
     assert evicted is not None
     assert evicted.what == "a"
     assert len(queue) == 3
+
+
+def test_a_tenant_that_fills_the_queue_makes_room_for_others_up_to_as_much_as_they_have() -> None:
+    queue: WaitQueue[str] = WaitQueue(4)
+    for place in range(4):
+        queue.join(f"a{place}", arrived_s=0.0, priority=0, now_s=0.0, tenant="a")
+    for name, gone in (("b0", "a3"), ("b1", "a2")):
+        _, evicted = queue.join(name, arrived_s=1.0, priority=0, now_s=1.0, tenant="b")
+        assert evicted is not None
+        assert evicted.what == gone
+    for tenant in "ab":  # each has half
+        with pytest.raises(Refused, match="4 requests wait") as raised:
+            queue.join("more", arrived_s=2.0, priority=0, now_s=2.0, tenant=tenant)
+        assert raised.value.reason is Reason.QUEUE_FULL
+    _, evicted = queue.join("c0", arrived_s=2.0, priority=0, now_s=2.0, tenant="c")
+    assert evicted is not None
+    assert evicted.what == "b1"
+    _, evicted = queue.join("urgent", arrived_s=3.0, priority=-1, now_s=3.0, tenant="a")
+    assert evicted is not None
+    assert evicted.what == "a1", "of its own, which has most"
+    assert list(queue) == ["urgent", "a0", "b0", "c0"]
+
+
+def test_who_is_less_urgent_leaves_for_who_has_more() -> None:
+    queue: WaitQueue[str] = WaitQueue(2)
+    queue.join("low", arrived_s=0.0, priority=1, now_s=0.0, tenant="a")
+    queue.join("first", arrived_s=0.0, priority=0, now_s=0.0, tenant="b")
+    _, evicted = queue.join("second", arrived_s=0.0, priority=0, now_s=0.0, tenant="b")
+    assert evicted is not None
+    assert evicted.what == "low"
+    with pytest.raises(Refused):
+        queue.join("low", arrived_s=0.0, priority=1, now_s=0.0, tenant="c")
 
 
 def test_what_is_told_follows_from_how_fast_the_queue_was_served() -> None:
@@ -82,12 +117,14 @@ def test_what_is_told_follows_from_how_fast_the_queue_was_served() -> None:
     assert queue.retry_after_s(270.0) == pytest.approx(33.0, rel=0.05)
 
 
-def test_a_queue_that_is_full_of_those_that_stream_refuses() -> None:
+def test_those_that_are_let_in_take_nobodys_place() -> None:
     queue: WaitQueue[str] = WaitQueue(1)
-    queue.join("streams", arrived_s=9.0, priority=0, now_s=9.0, is_continued=True)
-    with pytest.raises(Refused):
-        queue.join("urgent", arrived_s=0.0, priority=-9, now_s=9.0)
-    assert list(queue) == ["streams"]
+    for name in ("streams", "streams too"):
+        assert queue.join(name, arrived_s=9.0, priority=0, now_s=9.0, is_let_in=True)[1] is None
+    assert queue.join("new", arrived_s=9.0, priority=0, now_s=9.0)[1] is None
+    with pytest.raises(Refused, match="1 requests wait"):
+        queue.join("newer", arrived_s=9.0, priority=0, now_s=9.0)
+    assert list(queue) == ["streams", "streams too", "new"]
 
 
 def test_who_waits_is_told_of_the_silence_since_it_does() -> None:
@@ -131,26 +168,37 @@ class QueueMachine(RuleBasedStateMachine):
         self.room = {"d0": 3, "d1": 0}
         self.names = 0
 
-    @rule(size=st.integers(1, 5), priority=st.integers(-3, 3), is_continued=st.booleans())
-    def join(self, size: int, priority: int, is_continued: bool) -> None:
+    @rule(size=st.integers(1, 5), priority=st.integers(-1, 1), tenant=st.sampled_from("aab"), is_let_in=st.booleans())
+    def join(self, size: int, priority: int, tenant: str, is_let_in: bool) -> None:
         self.names += 1
         name = self.names
-        rank = self.now_s + priority * S_PER_PRIORITY
-        fresh = [w for w in self.waiters.values() if not w.is_continued]
-        try:
+        rank = (self.now_s + priority * S_PER_PRIORITY, name)
+        fresh = [w for w in self.waiters.values() if not w.is_let_in]
+        come = Waiter(name, rank, priority, tenant, is_let_in)
+        evicted: Waiter[int] | None = come
+        with contextlib.suppress(Refused):
             self.waiters[name], evicted = self.queue.join(
-                name, arrived_s=self.now_s, priority=priority, now_s=self.now_s, is_continued=is_continued
+                name, arrived_s=self.now_s, priority=priority, now_s=self.now_s, tenant=tenant, is_let_in=is_let_in
             )
-        except Refused:
-            assert len(self.waiters) >= self.MAX
-            assert all(w.rank[0] <= rank for w in fresh)
+            self.size[name] = size
+        if evicted is None:
+            assert is_let_in or len(fresh) < self.MAX
             return
-        self.size[name] = size
-        if evicted is not None:
-            assert evicted is max(fresh, key=lambda w: w.rank)
-            assert evicted.rank > self.waiters[name].rank
+        assert len(fresh) == self.MAX
+        self.leaves_rightly(evicted, [*fresh, come])
+        if evicted is not come:
             del self.waiters[evicted.what]
             self.queue.leave(evicted, self.now_s, is_served=False)
+
+    def leaves_rightly(self, evicted: Waiter[int], waiters: list[Waiter[int]]) -> None:
+        number_of = Counter(each.tenant for each in waiters)
+        assert evicted.priority >= max(waiters, key=lambda each: each.rank).priority
+        for each in waiters:
+            if each.priority >= evicted.priority:
+                assert number_of[each.tenant] <= number_of[evicted.tenant], "one that has more is to leave before"
+                assert each.tenant != evicted.tenant or each.rank <= evicted.rank, "its own last one is"
+        if len({each.priority for each in waiters}) == 1:
+            assert number_of[evicted.tenant] * len(number_of) > self.MAX, "all have their share of the places"
 
     def rooms(self, name: int) -> dict[str, bool]:
         return {key: room >= self.size[name] for key, room in self.room.items()}
@@ -184,7 +232,7 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def bounds_hold(self) -> None:
         assert len(self.queue) == len(self.waiters)
-        fresh = [w for w in self.waiters.values() if not w.is_continued]
+        fresh = [w for w in self.waiters.values() if not w.is_let_in]
         assert len(fresh) <= self.MAX
         assert 1.0 <= self.queue.retry_after_s(self.now_s) <= 60.0
 
