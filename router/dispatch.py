@@ -196,7 +196,7 @@ class Dispatcher:
             raise Draining("this router takes no new requests", retry_after_s=1.0)
 
     def answer_all(self, asks: Sequence[Ask]) -> AsyncGenerator[Event, None]:
-        """Run several prompts of one tenant as one request: none runs before all are prepared and paid."""
+        """Run several prompts of one tenant as one request: none runs before all are prepared, paid and let in."""
         bill = self._bill(asks[0].tenant, len(asks))
         return together([self.answer(ask, bill=bill) for ask in asks], asks[0].n or 1)
 
@@ -287,7 +287,9 @@ class Dispatcher:
             await bill.share(life.num_prompt)
             while life.running:
                 life.begin_try(self._clock.now())
+                life.is_let_in = bill.lets_in
                 placed = await life.model.entrance.place(life)
+                bill.placed()
                 life.try_on(placed, self._clock.now())
                 try:
                     async with aclosing(self._attempt(life, placed, short_way)) as chunks:

@@ -9,6 +9,7 @@ its deadline is out of the queue.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -143,7 +144,7 @@ class Entrance:
             priority=life.request.priority,
             now_s=visit.since_s,
             tenant=life.request.tenant.name,
-            is_let_in=life.num_output > 0,
+            is_let_in=life.is_let_in or life.num_output > 0,
         )
         if evicted is not None:
             message = "as many wait for a pod with room as may, more urgent ones or of tenants with fewer"
@@ -194,7 +195,11 @@ class Entrance:
             life.predicted_cached_tokens = placed.placement.cached_tokens
             if self.gate.judges:
                 life.forecast = self.gate.admit(
-                    placed.placement.prediction, received_s=life.received_s, now_s=now_s, place=life.place
+                    placed.placement.prediction,
+                    received_s=life.received_s,
+                    now_s=now_s,
+                    place=life.place,
+                    is_let_in=life.is_let_in,
                 )
         life.watch.stamp(Phase.PLACED, now_s)
         pod.room.promise(life.internal_id, visit.need.without(self._cached(visit, pod)), life.written)
@@ -209,7 +214,9 @@ class Entrance:
             raise DeadlineExceeded(f"the deadline of {life.request.timeout_s:.3g} s passed before a pod was found")
         if self._room(visit):
             left_s = visit.since_s + self._config.max_wait_s - now_s
-            if left_s <= 0:
+            if life.is_let_in:
+                left_s = math.inf
+            elif left_s <= 0:
                 message = f"no pod had room for {visit.need.blocks} blocks of KV within {self._config.max_wait_s} s"
                 raise Refused(Reason.QUEUE_WAIT, message, retry_after_s=self._queue.retry_after_s(now_s))
         else:

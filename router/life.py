@@ -77,6 +77,7 @@ class Life:
     place: Place  # among those of its model
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     has_begun: bool = False  # the first event went out
+    is_let_in: bool = False  # as others of its request are: it is not refused for what there is to do
     attempt: int = 0
     num_refused: int = 0  # of these, whose pods had nothing done for it
     failed_keys: set[str] = field(default_factory=set)

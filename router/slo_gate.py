@@ -221,8 +221,19 @@ class SloGate:
         is_late = sum(self.recent) >= LATE and self._may_refuse
         return "ttft" in self.judges and (is_late or self.is_active("ttft", clock))
 
-    def admit(self, prediction: Prediction, *, received_s: float, now_s: float, place: Place | None = None) -> Forecast:
-        """Let a request pass that is placed now; raises Refused, with the time until it should meet its SLO."""
+    def admit(
+        self,
+        prediction: Prediction,
+        *,
+        received_s: float,
+        now_s: float,
+        place: Place | None = None,
+        is_let_in: bool = False,
+    ) -> Forecast:
+        """Let a request pass that is placed now; raises Refused, with the time until it should meet its SLO.
+
+        One that is let in already passes whatever is predicted.
+        """
         predicted_s = {
             "ttft": now_s - received_s + prediction.ttft_s,
             "gap": prediction.gap_s,
@@ -231,7 +242,7 @@ class SloGate:
         refusing = [
             slo
             for slo, judge in self.judges.items()
-            if predicted_s[slo] > judge.refuses_from_s and self._may_refuse and judge.is_active(now_s)
+            if predicted_s[slo] > judge.refuses_from_s and self._may_refuse and judge.is_active(now_s) and not is_let_in
         ]
         if all(self.judges[slo].is_probe_due(now_s) for slo in refusing):
             for slo in refusing:

@@ -49,7 +49,7 @@ FULL = Load(blocks_total=100, blocks_free=2, num_running=1)
 ROOM = Load(blocks_total=100, blocks_free=90, num_running=1)
 
 
-async def ask(router: RunningRouter, prompt: list[int] = PROMPT, **fields: object) -> httpx.Response:
+async def ask(router: RunningRouter, prompt: object = PROMPT, **fields: object) -> httpx.Response:
     return await router.complete(prompt, **{"max_tokens": ANSWER, "ignore_eos": True, **fields})
 
 
@@ -694,3 +694,29 @@ async def test_whoever_lost_its_pod_waits_for_room_on_another_and_goes_on(start:
             got += answer.chunk.token_ids
         assert got == PROMPT[:ANSWER]
         assert len(second.submits[0].spec.output) == 5
+
+
+async def test_of_several_prompts_all_are_let_in_by_the_first_or_none_is(start: StartRouter, tmp_path: Path) -> None:
+    key = NewKey.of(secrets.token_bytes(KEY_BYTES))
+    keys = tmp_path / "keys.toml"
+    keys.write_text(f'[tenants.acme]\nkeys = ["{key.line}"]\noperator = true\ntokens_per_s = 0.001\nburst_tokens = 201')
+    headers = {"authorization": f"Bearer {key.key}"}
+    pod = FakePod("d0")
+    pod.load, pod.hold_at = FULL, 1
+    async with start(
+        pod, api_keys=str(keys), open_metrics=True, headers=headers, max_waiting=1, max_wait_s=0.3
+    ) as router:
+        await router.has_heard(headers)
+        refused(await ask(router, [PROMPT] * 4))  # 128 tokens, which it does not cost
+        assert not pod.submits
+        pod.load = replace(FULL, blocks_free=3)  # for one at a time
+        await router.has_heard(headers)
+        several = asyncio.create_task(ask(router, [PROMPT] * 4, max_tokens=2))
+        await waiting(router, 3)
+        await asyncio.sleep(0.6)  # longer than one that is not let in may wait
+        pod.hold_at = None
+        pod.release()
+        answer = await several
+        assert answer.status_code == 200, answer.text
+        assert len(answer.json()["choices"]) == 4
+        assert (len(pod.submits), pod.cancels) == (4, [])

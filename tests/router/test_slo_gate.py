@@ -209,6 +209,7 @@ def test_each_objective_has_a_judge_and_a_refusal_names_it() -> None:
     with pytest.raises(Refused) as raised:
         gate_.admit(prediction, received_s=now_s, now_s=now_s)
     assert raised.value.reason is Reason.SLO_TPOT
+    gate_.admit(prediction, received_s=now_s, now_s=now_s, is_let_in=True)  # as others of its request are
     gate_.admit(Prediction(prefill_s=1.0, gap_s=0.5, tpot_s=0.05), received_s=now_s, now_s=now_s)
     assert not gate_.judges["tpot"].is_active(now_s + MEMORY_S + 2.0)
 
