@@ -1,7 +1,8 @@
 """Sends spans to an OpenTelemetry collector, from a thread of its own.
 
 The only file that knows OpenTelemetry's SDK. What is put here waits in a bounded queue; where that is full, or the
-collector does not take it, it is dropped and counted. Invariant: `put` neither blocks nor raises.
+collector does not take it, it is dropped and counted, and told in the log when that begins and when it is over.
+Invariant: `put` neither blocks nor raises.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import grpc
 from opentelemetry import trace as otel
+from opentelemetry.exporter.otlp.proto.grpc import exporter
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -65,6 +67,8 @@ class SpanExport:
         self._endpoint = endpoint
         self._tls = collector_tls(os.environ) if scheme == "https" else None
         self._credentials = self._tls.now() if self._tls is not None else None
+        self._complaints = _Complaints()
+        self._dropped_before: int | None = None  # the collector was lost, where it is
         self._exporter = self._open(self._credentials)
         self._thread = threading.Thread(target=self._run, name="span-export", daemon=True)
         self._thread.start()
@@ -83,6 +87,7 @@ class SpanExport:
         self._waiting.put(None)
         self._thread.join(CLOSE_S)
         self._exporter.shutdown()  # ends what it still tries
+        self._complaints.end()
 
     def _open(self, credentials: grpc.ChannelCredentials | None) -> OTLPSpanExporter:
         is_clear = self._endpoint.startswith("http:")
@@ -133,7 +138,19 @@ class SpanExport:
         if not spans:
             return True
         self._renew()
-        return self._exporter.export(spans) is SpanExportResult.SUCCESS
+        is_sent = self._exporter.export(spans) is SpanExportResult.SUCCESS
+        self._tell(is_sent)
+        return is_sent
+
+    def _tell(self, is_sent: bool) -> None:
+        """Log that the collector is lost, or back: once, however many batches there are."""
+        if is_sent and self._dropped_before is not None:
+            num_dropped, self._dropped_before = self.dropped - self._dropped_before, None
+            log.info("spans reach the collector at %s again; %d were dropped meanwhile", self._endpoint, num_dropped)
+        elif not is_sent and self._dropped_before is None:
+            self._dropped_before = self.dropped
+            text = "spans do not reach the collector at %s, and are dropped until they do: %s"
+            log.warning(text, self._endpoint, self._complaints.latest)
 
     def _settle(self, num_spans: int, is_sent: bool) -> None:
         with self._lock:
@@ -142,6 +159,24 @@ class SpanExport:
                 self.exported += num_spans
             else:
                 self.dropped += num_spans
+
+
+class _Complaints(logging.Filter):
+    """Keeps what OpenTelemetry logs of each try and each batch out of the log; the latest of it is why."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latest = ""
+        exporter.logger.addFilter(self)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Take a line."""
+        self.latest = record.getMessage()
+        return False
+
+    def end(self) -> None:
+        """Keep nothing out any more."""
+        exporter.logger.removeFilter(self)
 
 
 class _Writer:

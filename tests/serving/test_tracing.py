@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from pathlib import Path
 from typing import Any
@@ -308,6 +309,53 @@ def test_a_stuck_collector_costs_spans_that_are_counted_and_nothing_else() -> No
         export.close()
         server.stop(0).wait()
     assert export.exported == 0
+
+
+class _Moody(OtlpReceiver):
+    """A collector that takes nothing until it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.takes = False
+
+    def Export(self, request: Any, context: Any) -> Any:
+        if not self.takes:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not in the mood")
+        return super().Export(request, context)
+
+
+def test_a_collector_that_takes_nothing_is_told_of_once_and_once_it_takes_something_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    def until(is_so: Callable[[], bool]) -> None:
+        until_s = time.monotonic() + 20
+        while not is_so():
+            assert time.monotonic() < until_s
+            time.sleep(0.01)
+
+    with _Moody() as moody:
+        export = SpanExport(moody.endpoint)
+        try:
+            for _ in range(2):
+                caplog.clear()
+                moody.takes, dropped, exported = False, export.dropped, export.exported
+                for num_batches in (1, 2, 3):
+                    export.put(PROCESS, tree(), ABOVE)
+                    until(lambda most=dropped + 2 * num_batches: export.dropped == most)  # type: ignore[misc]
+                (lost,) = caplog.messages
+                assert lost.startswith(f"spans do not reach the collector at {moody.endpoint}")
+                assert "not in the mood" in lost
+                moody.takes = True
+                for num_batches in (1, 2):
+                    export.put(PROCESS, tree(), ABOVE)
+                    until(lambda most=exported + 2 * num_batches: export.exported == most)  # type: ignore[misc]
+                assert caplog.messages[1:] == [
+                    f"spans reach the collector at {moody.endpoint} again; 6 were dropped meanwhile"
+                ]
+        finally:
+            export.close()
 
 
 def test_a_collector_that_is_not_there_is_given_up_soon() -> None:
