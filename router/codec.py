@@ -28,7 +28,7 @@ from pagewire.router.cache_watch import CacheNews, Gap
 from pagewire.router.events import Chunk, Ending, Finished, ScoredToken
 from pagewire.router.explanation import Explanation
 from pagewire.router.guided import ANY_OBJECT
-from pagewire.router.json_text import read_object
+from pagewire.router.json_text import MAX_VALUES, read_object
 from pagewire.router.pods import Standing
 from pagewire.router.tool_fields import MAX_TOOLS, Tools
 from pagewire.router.validation import MAX_BAD_WORDS
@@ -38,14 +38,17 @@ _SAME_IN_TRANSFER = tuple(field.name for field in pb.Transfer.DESCRIPTOR.fields)
 _SAME_IN_LOAD = tuple(field.name for field in pb.Load.DESCRIPTOR.fields)
 
 
-def ask_from_wire(request: pb.GenerateRequest, request_id: str, timeout_s: float | None) -> Ask:
+def ask_from_wire(
+    request: pb.GenerateRequest, request_id: str, timeout_s: float | None, most_tokens: int = MAX_VALUES
+) -> Ask:
     """Return what a caller asked, unchecked; `timeout_s` is what is left of the call's deadline.
 
-    Raises InvalidRequest for what cannot be read, UnsupportedField for what is a chat's of another prompt.
+    Raises InvalidRequest for what cannot be read or would take long, UnsupportedField for what is a chat's of another.
     """
     form = request.WhichOneof("prompt")
     sampling = request.sampling
     _check_counts(sampling)
+    long_fields.check_count("prompt", len(request.tokens.token_ids), most_tokens, of="token ids")
     given = functools.partial(_given, sampling)
     return Ask(
         request_id=request_id,

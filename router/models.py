@@ -111,6 +111,12 @@ class Models:
         return self._models[0] if len(self._models) == 1 else None
 
     @property
+    def longest_context(self) -> int:
+        """Tokens that the model may have in its context that may have most; 0 while none is known."""
+        known = (model.pool.fingerprint for model in self._models)
+        return max((each.max_model_len for each in known if each is not None), default=0)
+
+    @property
     def can_serve(self) -> bool:
         """True while at least one model can."""
         return any(model.can_serve for model in self._models)

@@ -30,6 +30,7 @@ from pagewire.router.codec import (
 from pagewire.router.dispatch import Dispatcher
 from pagewire.router.events import Begun
 from pagewire.router.guard import caller, check_sees_all
+from pagewire.router.json_text import MAX_VALUES
 from pagewire.router.models import Models
 from pagewire.serving.grpc_service import Context, Patience, service_handler
 
@@ -76,7 +77,7 @@ class Inference:
                 check_sees_all()
             if left_s is not None and left_s <= 0:
                 raise DeadlineExceeded("the call's deadline had passed when it was read")
-            ask = ask_from_wire(request, request_id, left_s)
+            ask = ask_from_wire(request, request_id, left_s, max(MAX_VALUES, self._models.longest_context))
         except PagewireError as error:
             self._dispatcher.refused_unasked(error)
             raise

@@ -6,12 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import grpc
 import pytest
+from fake_pod import FakePod, fingerprint
+from router_rig import StartRouter
 
 from pagewire.core.errors import InvalidRequest
 from pagewire.protos import inference_pb2 as pb
 from pagewire.router import long_fields
 from pagewire.router.codec import ask_from_wire, tokenize_from_wire
+from pagewire.router.json_text import MAX_VALUES
 
 # With one too many of what is wrong itself: so nobody has looked at them.
 CHATS: dict[str, Callable[[], pb.ChatPrompt]] = {
@@ -73,3 +77,17 @@ def test_over_http(read: Callable[[object], Any], most: int, good: object) -> No
     field = read.__name__
     assert (str(refused.value), refused.value.field) == (f"{field} takes at most {most}, got {most + 1}", field)
     assert len(read([good] * most)) == most
+
+
+@pytest.mark.parametrize(("context", "most"), [(512, MAX_VALUES), (MAX_VALUES + 1, MAX_VALUES + 1)])
+async def test_of_tokens_over_grpc_as_many_as_a_context_may_hold_and_many_in_any_case(
+    start: StartRouter, context: int, most: int
+) -> None:
+    async with start(FakePod("c0", serves=fingerprint(max_model_len=context))) as router:
+        for size, told in (
+            (most, f"maximum context length is {context}"),
+            (most + 1, f"takes at most {most} token ids"),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError, match=told) as refused:
+                await router.rpc.Generate(pb.GenerateRequest(tokens=pb.TokenPrompt(token_ids=[1] * size))).read()
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT

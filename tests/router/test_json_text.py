@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from pagewire.core.errors import InvalidRequest
-from pagewire.router.json_text import read_body, read_object
+from pagewire.router.json_text import MAX_FIELDS, MAX_PARTS, MAX_VALUES, read_body, read_object
 
 HALF, WHOLE = "\\ud83d", "\\ud83d\\ude00"  # escapes of half of a pair of surrogates, and of a whole one
 
@@ -49,3 +51,49 @@ def test_a_number_that_is_too_large_is_none() -> None:
     for number in ("1e999", "-1e999", "1.0e400"):
         with pytest.raises(InvalidRequest, match="is no number"):
             read_body(b'{"a": [%b]}' % number.encode())
+
+
+PARTS = MAX_PARTS - 2  # beside the object itself and the name of the first field
+
+
+@pytest.mark.parametrize(
+    ("last", "item", "most", "what"),
+    [
+        ("1", "1", MAX_VALUES, "values"),
+        ("[]", "[]", PARTS - 1, "texts, names, lists and objects"),
+        ("{}", "{}", PARTS - 1, "texts, names, lists and objects"),
+        ('""', '""', PARTS - 1, "texts, names, lists and objects"),
+        ('"[{,"', '"\\\\"', PARTS - 1, "texts, names, lists and objects"),  # marks, and a backslash at a text's end
+        ('"\\""', '"\\""', PARTS - 1, "texts, names, lists and objects"),
+    ],
+)
+def test_more_values_than_can_be_read_at_once_are_refused_before_they_are(
+    last: str, item: str, most: int, what: str
+) -> None:
+    def text(count: int) -> str:
+        return f'{{"a": [{",".join([item] * (count - 1) + [last])}]}}'
+
+    assert len(read_object("it", text(most), field="f")["a"]) == most
+    with pytest.raises(InvalidRequest, match=f"it holds [0-9]+ {what}, at most [0-9]+ are taken") as refused:
+        read_object("it", text(most + 1), field="f")
+    assert refused.value.field == "f"
+
+
+def test_names_are_counted_wherever_they_are() -> None:
+    names = ",".join(f'"{i}":1' for i in range(PARTS - 1))
+    assert len(read_body(b'{"a": {%b}}' % names.encode())["a"]) == PARTS - 1
+    with pytest.raises(InvalidRequest, match="texts, names, lists and objects") as refused:
+        read_body(b'{"a": {%b, "b": 1}}' % names.encode())
+    assert refused.value.field == "body"
+
+
+def test_marks_within_texts_are_no_values() -> None:
+    prose = '[{",:}]' * MAX_VALUES
+    assert read_body(json.dumps({"a": prose, "b": ["\\"]}).encode())["a"] == prose
+
+
+def test_a_body_has_no_more_fields_than_anybody_needs() -> None:
+    fields = {str(i): None for i in range(MAX_FIELDS)}
+    assert read_body(json.dumps(fields).encode()) == fields
+    with pytest.raises(InvalidRequest, match=f"has {MAX_FIELDS + 1} fields, at most {MAX_FIELDS}"):
+        read_body(json.dumps({**fields, "more": None}).encode())
