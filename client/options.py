@@ -39,7 +39,7 @@ class Options(Rendering, total=False):
     beam_width       beams that search, n when left out
     length_penalty   a found answer's score is its log probability over its number of tokens to this power
     early_stopping   when a search is over: False, True or "never", as transformers has it
-    max_tokens       output tokens at most
+    max_tokens       output tokens at most; 0 with `prompt_logprobs` has the prompt scored, and nothing answered
     temperature      0 is greedy
     top_k            most likely tokens to draw from, 0 for all
     top_p, min_p     share of probability to draw from; least probability relative to the most likely

@@ -50,6 +50,7 @@ def ask_from_wire(
     _check_counts(sampling)
     long_fields.check_count("prompt", len(request.tokens.token_ids), most_tokens, of="token ids")
     given = functools.partial(_given, sampling)
+    is_score = given("max_tokens") == 0 and given("prompt_logprobs") is not None
     return Ask(
         request_id=request_id,
         model=request.model,
@@ -69,7 +70,8 @@ def ask_from_wire(
         beam_width=given("beam_width"),
         length_penalty=given("length_penalty"),
         early_stopping=given("early_stopping"),
-        max_tokens=given("max_tokens"),
+        is_score=is_score,
+        max_tokens=1 if is_score else given("max_tokens"),
         temperature=given("temperature"),
         top_k=given("top_k"),
         top_p=given("top_p"),

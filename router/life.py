@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from pagewire.core.errors import DeadlineExceeded, EngineFailed, PagewireError
 from pagewire.core.messages import Ended, Source, Submit
 from pagewire.core.report import Report
-from pagewire.core.sampling import SamplingParams
+from pagewire.core.sampling import FinishReason, SamplingParams
 from pagewire.core.sequence_spec import Branch, SequenceSpec
 from pagewire.core.timeline import Phase, Stopwatch
 from pagewire.core.token_record import TokenLogprobs
 from pagewire.core.trace_context import TraceContext
-from pagewire.router.events import Begun, Chunk, Finished, ScoredToken, Usage
+from pagewire.router.events import Begun, Chunk, Ending, Finished, ScoredToken, Usage
 from pagewire.router.inbox import Arrived, News
 from pagewire.router.lookup import Prefix
 from pagewire.router.models import ServedModel
@@ -26,6 +26,8 @@ from pagewire.router.scoring import scored_prompt
 from pagewire.router.sequence import Sequence
 from pagewire.router.slo_gate import Forecast
 from pagewire.serving.tracing import new_span_id
+
+SCORED = Ending(finish_reason=FinishReason.LENGTH)  # of a prompt that is scored alone, whatever was drawn behind it
 
 
 @dataclass(slots=True, kw_only=True)
@@ -270,8 +272,9 @@ class Life:
             completion_tokens=self.num_output,
             cached_tokens=min(_cached_tokens(report), len(self.request.prompt)),
         )
+        endings = [each.ending for each in self.sequences if each.ending is not None]
         return Finished(
-            endings=tuple(each.ending for each in self.sequences if each.ending is not None),
+            endings=(SCORED,) * len(endings) if self.request.is_score else tuple(endings),
             longest=max(len(each.output) for each in self.sequences),
             usage=usage,
             prompt=self.request.prompt,

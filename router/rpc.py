@@ -28,7 +28,7 @@ from pagewire.router.codec import (
     tokenize_from_wire,
 )
 from pagewire.router.dispatch import Dispatcher
-from pagewire.router.events import Begun
+from pagewire.router.events import Chunk, Finished
 from pagewire.router.guard import caller, check_sees_all
 from pagewire.router.json_text import MAX_VALUES
 from pagewire.router.models import Models
@@ -84,7 +84,8 @@ class Inference:
         ask = dataclasses.replace(ask, tenant=caller(), explain=explain, traceparent=traceparent)
         async with aclosing(self._dispatcher.answer(ask)) as events:
             async for event in events:
-                if not isinstance(event, Begun):  # `complete` says of the prompt what is to be said
+                # `complete` says of the prompt what is to be said, and of a score there is no more.
+                if isinstance(event, Finished) or (isinstance(event, Chunk) and not ask.is_score):
                     yield response_to_wire(request_id, event)
 
     async def GetModelInfo(self, request: pb.GetModelInfoRequest, _context: Context) -> pb.GetModelInfoResponse:

@@ -15,8 +15,9 @@ import pytest
 from fake_pod import FakePod, logprobs
 from router_rig import StartRouter
 
-from pagewire.client import AsyncClient
-from pagewire.core.errors import PodLost
+from pagewire.client import AsyncClient, Message
+from pagewire.core.errors import InvalidRequest, PodLost
+from pagewire.core.sampling import FinishReason
 
 TOKENIZER = byte_tokenizer.build()
 PROMPT = list(TOKENIZER.encode("hello é world").ids)
@@ -186,6 +187,24 @@ async def test_a_request_that_goes_on_elsewhere_reports_each_token_once(start: S
 async def _submitted(*pods: FakePod) -> None:
     while not any(pod.submits for pod in pods):  # noqa: ASYNC110
         await asyncio.sleep(0)
+
+
+async def test_over_grpc_too_a_prompt_may_be_scored_alone(start: StartRouter) -> None:
+    pod, first = FakePod("c0"), TOKENIZER.decode(PROMPT[:1])  # which is drawn, and would end an answer
+    async with start(pod) as router, AsyncClient(router.addresses["grpc"]) as client:
+        for prompt in (PROMPT, [Message(role="user", content="hello")]):
+            async with client.stream(prompt, max_tokens=0, prompt_logprobs=1, n=2, stop=[first]) as stream:
+                assert [chunk async for chunk in stream] == []
+            result = stream.result
+            assert [each.token_id for each in result.prompt_logprobs] == list(pod.submits[-1].spec.tokens)
+            assert [each.logprob is None for each in result.prompt_logprobs[:2]] == [True, False]
+            assert (result.usage.completion_tokens, result.usage.prompt_tokens) == (0, len(result.prompt_token_ids))
+            assert [(each.token_ids, each.finish_reason, each.stop) for each in result.outputs] == [
+                ((), FinishReason.LENGTH, None)
+            ] * 2
+        assert await router.metric("vllm:generation_tokens_total") == 0
+        with pytest.raises(InvalidRequest, match="max_tokens"):
+            await client.generate(PROMPT, max_tokens=0)
 
 
 async def test_the_sdk_has_them_too(start: StartRouter) -> None:
