@@ -309,7 +309,8 @@ def _check_ranks(config: EngineConfig, architecture: Architecture) -> None:
 
 def _check_memory(config: EngineConfig, device: torch.device) -> None:
     """Raise ValueError where KV alone is more than this process may have: it would be killed while it takes it."""
-    asked = {"host_kv_memory_bytes": 0 if config.host_kv_dir else config.host_kv_memory_bytes}
+    is_on_disk = bool(config.host_kv_dir) and not memory_limit.is_memory(Path(config.host_kv_dir))
+    asked = {"host_kv_memory_bytes": 0 if is_on_disk else config.host_kv_memory_bytes}
     if device.type == "cpu":
         asked = {"kv_memory_bytes": config.kv_memory_bytes} | asked
     limit = memory_limit.usable_bytes()

@@ -21,6 +21,7 @@ import mmap
 import os
 import re
 import struct
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -28,6 +29,7 @@ import xxhash
 
 from pagewire.core import pages
 from pagewire.core.block_hash import HASH_BYTES, BlockHash
+from pagewire.core.units import format_bytes
 from pagewire.engine.parked import Parked
 
 log = logging.getLogger(__name__)
@@ -37,6 +39,7 @@ DIGEST_BYTES = 32
 PAGE_BYTES = 4096
 _SAID = struct.Struct(f"<QI{HASH_BYTES}s{HASH_BYTES}s")  # stamp, 0 for none; depth; hash; parent's hash, or zeros
 _RECORD = struct.Struct(f"<{_SAID.size}sQ12x")  # that, and the checksum
+DAY_S = 24 * 3600.0
 _NO_PARENT = bytes(HASH_BYTES)
 _MAX_STAMP = 1 << 63  # no engine comes to as many: a larger one is damage, and could not be counted on from
 _NAME = re.compile(r"blocks-([0-9]+)\.kv")
@@ -71,6 +74,8 @@ class BlockFile:
                 failed.callback(os.close, fd)
                 if os.fstat(fd).st_size != size or not _begins(fd, MAGIC + told):
                     _begin(fd, path, MAGIC + told, size)
+                os.utime(fd)
+                _tell_unused(folder)
             taken = cls(fd, path, num_slots, part_bytes)
             failed.pop_all()
         return taken
@@ -110,6 +115,7 @@ class BlockFile:
     def close(self) -> None:
         """Let another engine have the file; nothing may be written any more."""
         if self._fd >= 0:
+            os.utime(self._fd)
             fcntl.flock(self._fd, fcntl.LOCK_UN)  # what is mapped keeps it open
             os.close(self._fd)
         self._fd = -1
@@ -159,6 +165,20 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
+
+
+def _tell_unused(folder: Path) -> None:
+    """Log which files nobody has had for long: one that was made while another engine still wrote may never be found.
+
+    Whether somebody comes for it yet is its owner's to know, who deletes it otherwise.
+    """
+    for path in sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name)):
+        if (fd := _open(path)) is not None:
+            said = os.fstat(fd)
+            os.close(fd)
+            if (days := (time.time() - said.st_mtime) / DAY_S) >= 1:
+                text = "%s: nobody has had this file for %.0f days; delete it, unless a pod is to come for its %s"
+                log.warning(text, path, days, format_bytes(said.st_size))
 
 
 def _untaken(folder: Path, header: bytes) -> tuple[int, Path]:

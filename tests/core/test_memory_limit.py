@@ -37,3 +37,21 @@ def test_it_is_the_least_of_the_machine_and_all_groups_above(tmp_path: Path, ver
 
 def test_where_there_are_no_control_groups_it_is_the_machines(tmp_path: Path) -> None:
     assert memory_limit.usable_bytes(tmp_path / "none", tmp_path / "nothing") == MACHINE
+
+
+@pytest.mark.parametrize(("kind", "is_memory"), [("tmpfs", True), ("ramfs", True), ("ext4", False), ("nfs4", False)])
+def test_a_folder_is_memory_where_its_file_system_is(tmp_path: Path, kind: str, is_memory: bool) -> None:
+    device = tmp_path.stat().st_dev
+    other = "25 24 0:0 / /other rw - {} other rw".format("ext4" if is_memory else "tmpfs")
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"{other}\n26 24 {os.major(device)}:{os.minor(device)} / /a rw shared:1 - {kind} x rw\n")
+    for folder in (tmp_path, tmp_path / "to" / "come"):
+        assert memory_limit.is_memory(folder, mounts) is is_memory
+    mounts.write_text(other)
+    assert not memory_limit.is_memory(tmp_path, mounts)
+    assert not memory_limit.is_memory(tmp_path, tmp_path / "none")
+
+
+def test_the_kernels_own_table_is_read() -> None:
+    assert memory_limit.is_memory(Path("/dev/shm/not/there"))
+    assert not memory_limit.is_memory(Path("/proc"))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
@@ -123,6 +125,25 @@ def test_two_engines_have_two_files_and_each_finds_its_own(folder: Path) -> None
     third = take(folder, "three")  # a file that nobody has is begun anew before another is made
     assert third.path == first.path
     assert third.blocks() == ()
+
+
+def test_files_that_nobody_has_had_for_a_day_are_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files = [take(folder) for _ in range(4)]
+    for file in files[1:]:
+        file.close()
+    day_s = 24 * 3600
+    for file, age_s in zip(files, (9 * day_s, 9 * day_s, day_s // 2, 3 * day_s), strict=True):
+        os.utime(file.path, (0.0, time.time() - age_s))
+    caplog.clear()
+    again = take(folder)  # the second; the first is somebody's
+    assert again.path == files[1].path
+    (told,) = caplog.messages
+    assert told.startswith(f"{files[3].path}: nobody has had this file for 3 days; delete it, unless a pod is to come")
+    caplog.clear()
+    again.close()  # so that it was had just now
+    files[3].path.unlink()
+    take(folder)
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize("change", [{"owner": "theirs"}, {"num_slots": NUM_SLOTS + 1}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -290,6 +291,19 @@ def test_kv_that_is_more_than_a_process_may_have_is_refused_before_it_is_taken(
     with pytest.raises(ValueError, match=asked):
         engine(tiny("llama"), max_model_len=512, kv_memory_bytes=2 << 20, host_kv_memory_bytes=2 << 20)
     engine(tiny("llama"), max_model_len=512, kv_memory_bytes=2 << 20, host_kv_memory_bytes=1 << 20).close()
+
+
+@pytest.mark.parametrize("is_memory", [True, False])
+def test_a_file_counts_as_memory_where_it_lies_in_it(
+    tiny: TinyModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_memory: bool
+) -> None:
+    monkeypatch.setattr(memory_limit, "usable_bytes", lambda: 3 << 20)
+    monkeypatch.setattr(memory_limit, "is_memory", lambda folder: is_memory and folder == tmp_path)
+    settings = {"kv_memory_bytes": 2 << 20, "host_kv_memory_bytes": 2 << 20, "host_kv_dir": str(tmp_path)}
+    refused = pytest.raises(ValueError, match="there is no room") if is_memory else contextlib.nullcontext()
+    with refused:
+        engine(tiny("llama"), max_model_len=512, **settings).close()  # type: ignore[arg-type]
+    assert bool([*tmp_path.glob("*.kv")]) is not is_memory
 
 
 @pytest.mark.parametrize("name", ["kv_memory_bytes", "host_kv_memory_bytes"])
