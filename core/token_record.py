@@ -29,8 +29,10 @@ class TokenRecord:
     `logprobs` is empty or has an entry for each token. `prompt_logprobs` are those of the prompt's tokens from the
     second on, in order, as far as they are known now; a record may have them alone.
 
-    A beam search says each answer in one record when it is over, the best as index 0: `cumulative_logprob` is the sum
-    of its tokens' log probabilities, `score` that over its length**length_penalty.
+    A beam search that goes on says in a record of nothing, as index 0, that each of its beams has one token more; where
+    the prompt is scored, its last scores stand for the first one. It says each answer in one record when it is over,
+    the best as index 0: `cumulative_logprob` is the sum of its tokens' log probabilities, `score` that over its
+    length**length_penalty.
     """
 
     request_id: str

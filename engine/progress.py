@@ -78,7 +78,8 @@ def _advance_beams(scheduler: Scheduler, sequence: Sequence, search: BeamSearch,
     extensions = search.advance({index: each.output for index, each in beams.items()})
     if extensions:
         _extend(scheduler, beams, extensions, search.width)
-        return Progress(records=records)
+        going_on = TokenRecord(request_id=group.request_id, index=0, position=0, tokens=())
+        return Progress(records=records or (going_on,))
     scheduler.remove_request(group.request_id)
     found = tuple(_found(sequence.spec, index, each) for index, each in enumerate(search.results()))
     error = None if found else ErrorInfo.of(InvalidRequest("no beam has a token that is not banned", field="sampling"))

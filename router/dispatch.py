@@ -417,6 +417,7 @@ class Dispatcher:
             life.tries[-1].ended_s = self._clock.now()
             deadline.cancel()
             self._inboxes.discard(inbox)
+            life.num_searched = inbox.num_searched
             trial.end()
             life.model.entrance.leave(life, placed)
             if is_waiting:

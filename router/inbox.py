@@ -110,6 +110,7 @@ class Inbox:
         self._has_logprobs = has_logprobs
         self._num_scores = num_scores
         self._is_search = is_search
+        self.num_searched = 0  # tokens of each beam of a search that goes on, as far as is told
         self._prompt_logprobs: list[TokenLogprobs] = []
         self._ended: Ended | None = None
         self._error: Exception | None = None
@@ -134,6 +135,9 @@ class Inbox:
                 return
         elif reason := self._breach(records):
             self._fail(EngineFailed(reason))
+            return
+        if self._is_search and not any(record.tokens or record.prompt_logprobs for record in records):
+            self.num_searched += 1
             return
         self._last_s = self._clock.now()
         if self._first_s is None:
@@ -224,6 +228,8 @@ class Inbox:
         found = [record for record in records if record.tokens or record.finish_reason is not None]
         if found and any(stream.position for stream in self._streams.values()):
             return "a search that was over found more"
+        if self.num_searched >= self._limit and not found:
+            return f"a search went on beyond {self._limit} tokens"
         if any(not record.tokens or record.finish_reason is None for record in found):
             return "a search said an answer that is not whole"
         if [record.index for record in found] != list(range(len(found))):

@@ -87,6 +87,7 @@ class Life:
     predicted_cached_tokens: int = 0
     handovers: list[Handover] = field(default_factory=list)
     num_handovers: int = 0
+    num_searched: int = 0  # tokens of each beam in the latest attempt, while there is no answer
     ended: Ended | None = None
     forecast: Forecast | None = None  # of the first placement, until it comes true or is void
     placed: Placed | None = None  # the latest
@@ -118,14 +119,14 @@ class Life:
     def num_charged(self) -> int:
         """Tokens that it costs beyond its prompt, which was charged: less than 0 where no pod had it computed.
 
-        A beam search costs all that its beams wrote until the longest answer was whole. Nothing is heard of a search
-        before it is over, so one that is given up costs its prompt alone.
+        A beam search costs all that its beams wrote until the longest answer was whole, or it was given up.
         """
         if self.attempt == self.num_refused:
             return -self.num_prompt
         if not self.request.sampling.use_beam_search:
             return self.num_output
-        return self.request.sampling.num_beams * max(len(each.output) for each in self.sequences)
+        longest = max(len(each.output) for each in self.sequences)
+        return self.request.sampling.num_beams * (longest or self.num_searched)
 
     def written(self) -> float:
         """Return which share of the answer is there that KV is set aside for."""

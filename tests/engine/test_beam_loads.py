@@ -217,7 +217,7 @@ class Run:
             if sequence is None:
                 continue
             done = progress.commit(self.scheduler, sequence, grant, self._found(grant))
-            for record in done.records:
+            for record in filter(lambda each: each.tokens, done.records):
                 self.said[record.request_id].append(record.tokens)
             if done.end is not None:
                 assert done.end.error is None

@@ -7,6 +7,7 @@ hold is compared with the tree of their common beginnings after every step.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -88,13 +89,18 @@ def theirs(model: Any, prompt: list[int], sampling: SamplingParams, **more: Any)
 def hear(built: Engine, after_step: Callable[[], None] = lambda: None) -> dict[str, list[TokenRecord]]:
     """Run to the end; return the answers of each request."""
     heard: dict[str, list[TokenRecord]] = {}
+    steps: Counter[str] = Counter()  # in which the beams of each went on
     while (done := built.loop.step()) is not None:
         built.loop.check()
         after_step()
         for record in done.records:
+            if not record.tokens:
+                steps[record.request_id] += 1
+                continue
             heard.setdefault(record.request_id, []).append(record)
         for end in done.ends:
             assert end.error is None, end
+            assert steps[end.request_id] >= max(len(each.tokens) for each in heard[end.request_id]) - 1
             assert [each.index for each in heard[end.request_id]] == list(range(len(heard[end.request_id])))
     assert_at_rest(built.loop)
     return heard

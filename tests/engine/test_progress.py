@@ -34,6 +34,9 @@ def said(position: int, *tokens: int, index: int = 0, **more: Any) -> TokenRecor
     return TokenRecord(request_id="r", index=index, position=position, tokens=tokens, **more)
 
 
+GOES_ON = Progress(records=(said(0),))  # a search, whose beams have one token more
+
+
 def ended(computed: int, cached: int = 0, fetched: int = 0) -> SequenceEnd:
     return SequenceEnd(request_id="r", cached_tokens=cached, computed_tokens=computed, fetched_tokens=fetched)
 
@@ -300,10 +303,10 @@ def beam_step(scheduler: Scheduler, *computed: Computed) -> list[Progress]:
 
 def test_beams_fork_are_dropped_and_end_together() -> None:
     scheduler = searching()
-    assert beam_step(scheduler, heard((5, -1.0), (6, -2.0), (7, -3.0))) == [Progress()]
+    assert beam_step(scheduler, heard((5, -1.0), (6, -2.0), (7, -3.0))) == [GOES_ON]
     assert outputs(scheduler) == {0: [5], 1: [6]}
     # Both of the best go on from beam 1, which is dropped from 0.
-    assert beam_step(scheduler, heard((1, -9.0), (2, -9.5)), heard((3, -0.1), (4, -0.2))) == [Progress(), Progress()]
+    assert beam_step(scheduler, heard((1, -9.0), (2, -9.5)), heard((3, -0.1), (4, -0.2))) == [Progress(), GOES_ON]
     assert outputs(scheduler) == {0: [6, 4], 1: [6, 3]}
     assert [each.unforked for each in scheduler.running] == [(), ()]
     scheduler.pool.check()

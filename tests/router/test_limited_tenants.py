@@ -235,6 +235,34 @@ async def test_a_search_that_never_answered_costs_its_prompt(start: StartRouter,
         assert statuses == [400, 400, 429]
 
 
+async def test_a_search_that_is_given_up_costs_what_its_beams_have(
+    start: StartRouter, file: str, write: WriteKeys
+) -> None:
+    headers, pod = write(acme={"tokens_per_s": 0.001, "burst_tokens": 1000}, other={}), FakePod("c0")
+    pod.hold_at, pod.searched = 1, 20
+    search = {"use_beam_search": True, "beam_width": 16, "max_tokens": 50, "ignore_eos": True}
+    async with start(pod, api_keys=file, open_metrics=True, headers=headers["acme"]) as router:
+        searching = asyncio.create_task(router.complete(PROMPT, **search))
+        await pod.until(lambda: len(pod.submits) == 1)
+        body = {"prompt": "a", "max_tokens": 1}  # answered behind what the pod told before
+        assert (await router.http.post("/v1/completions", json=body, headers=headers["other"])).status_code == 200
+        searching.cancel()
+        await pod.until(lambda: len(pod.cancels) == 1)
+        assert (await router.complete([PROMPT] * 8, max_tokens=1)).status_code == 429  # 1000 - 80 - 16 * 20 are left
+        assert (await router.complete([PROMPT] * 7, max_tokens=1)).status_code == 200
+
+
+async def test_a_search_that_goes_on_for_too_long_breaks_the_contract(start: StartRouter) -> None:
+    pod = FakePod("c0")
+    search = {"use_beam_search": True, "beam_width": 2, "max_tokens": 5, "ignore_eos": True}
+    async with start(pod, max_attempts=1) as router:
+        pod.searched = 5
+        assert (await router.complete(PROMPT, **search)).status_code == 200
+        pod.searched = 6
+        answer = await router.complete(PROMPT, **search)
+        assert (answer.status_code, "beyond 5 tokens" in answer.text) == (500, True)
+
+
 @pytest.mark.parametrize("models", [1, 2])
 async def test_a_body_under_way_has_one_of_its_tenants_places(
     valkey: ValkeyServer, tmp_path: Path, file: str, write: WriteKeys, models: int

@@ -107,6 +107,7 @@ class FakePod:
         self.orders: list[Role] = []  # roles that it was told to take
         self.hold_at: int | None = None  # no token from this position on, until `release`
         self.fail_at: tuple[int, PagewireError] | None = None  # the request ends so at this position
+        self.searched = 0  # tokens of each beam that are told before `hold_at` holds a search
         self.finds: int | None = None  # answers of a beam search, where not all
         self.breaks_search: str = ""  # how a search is told wrong: "parts", "worst first" or "twice"
         self.shift = 0  # added to positions from 1 on: a pod that loses (1) or repeats (-1) tokens
@@ -270,6 +271,8 @@ class FakePod:
 
     async def _search(self, link: Link, submit: Submit) -> None:
         spec = submit.spec
+        for _ in range(self.searched):
+            link.send(Tokens(records=(TokenRecord(request_id=spec.request_id, index=0, position=0, tokens=()),)))
         if self.hold_at is not None:
             await self._released.wait()
         if self.fail_at is not None:
