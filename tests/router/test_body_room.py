@@ -62,7 +62,9 @@ def taken_by(bodies: dict[int, tuple[Body, bytes]]) -> Counter[str]:
 def test_a_body_that_found_no_room_gives_back_what_it_had() -> None:
     room = BodyRoom(MOST)
     with room.body(ANONYMOUS) as body:
-        body.add(b" " * (FREE_BYTES + MOST // 2))
+        body.add(b" " * 65_536)
+        assert room.taken == 0
+        body.add(b" " * (MOST // 2))
         assert room.taken == MOST // 2, "alone a tenant has half"
         with pytest.raises(Refused) as refused:
             body.add(b" ")
