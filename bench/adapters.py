@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import random
 import sys
 import tempfile
@@ -25,7 +24,7 @@ sys.path.append(str(Path(__file__).parent / "support"))
 
 import torch
 from engine_process import EngineProcess, peer_named
-from machine import command, machine, versions
+from origin import write_figures
 from random_adapters import write
 from timed_steps import engine_of, milliseconds, quartiles, step_of, told
 
@@ -128,13 +127,7 @@ def main() -> None:
         folders = [write(Path(options.model), Path(home) / str(each), options.rank, each) for each in range(most)]
         rates = throughput(options, folders[: max(NUM_ADAPTERS)]) if options.peer else {}
         figures = measure(options, folders)
-    if options.json:
-        about = {
-            "machine": machine(),
-            "versions": versions("torch", "transformers", "peft"),
-            "command": command(sys.argv),
-        }
-        options.json.write_text(json.dumps({"quartiles-ms": figures, "tokens-per-s": rates, **about}, indent=1) + "\n")
+    write_figures(options.json, {"quartiles-ms": figures, "tokens-per-s": rates}, "torch", "transformers", "peft")
 
 
 if __name__ == "__main__":

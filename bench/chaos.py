@@ -35,8 +35,8 @@ import chaos_trial  # noqa: E402
 import tiny_model  # noqa: E402
 from chaos_cluster import ChaosCluster, chaos_cluster  # noqa: E402
 from load_questions import Question, questions  # noqa: E402
-from machine import command, machine, versions  # noqa: E402
 from open_load import OpenLoad  # noqa: E402
+from origin import command, machine, versions  # noqa: E402
 
 LENGTHS = tuple(40 + 17 * number for number in range(18))
 MAX_TOKENS, LEAST = 150, 40

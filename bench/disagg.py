@@ -20,7 +20,6 @@ for disaggregation. `--cold` leaves it out.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import signal
 import statistics
@@ -38,9 +37,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).with_name("support")))
 
-import machine
 import pagewire_servers
 import vllm_servers
+from origin import write_figures
 from pagewire_servers import PagewireServers
 from token_stream import TokenStream
 from vllm_servers import VllmColocated, VllmPair
@@ -344,16 +343,9 @@ def report(found: Runs, baselines: dict[str, str], options: argparse.Namespace) 
     figures = figures_of(found)
     targets = targets_of(figures, baselines)
     print("\n".join(table(figures, targets)), flush=True)
-    if options.json:
-        versions = machine.versions("torch", "grpcio")
-        for python in options.peer:
-            versions |= vllm_servers.versions(python)
-        said = {
-            **targets, "figures": figures, "phases_s": phases_of(found), "machine": machine.machine(),
-            "transports": transports_of(found), "versions": versions,
-            "command": machine.command(["python", *sys.argv]),
-        }  # fmt: skip
-        options.json.write_text(json.dumps(said, indent=1) + "\n")
+    told = {**targets, "figures": figures, "phases_s": phases_of(found), "transports": transports_of(found)}
+    peers = {name: version for python in options.peer for name, version in vllm_servers.versions(python).items()}
+    write_figures(options.json, told, "torch", "grpcio", peers=peers)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ decode. `--model` is a Hugging Face folder.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 import sys
@@ -22,7 +21,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parent / "support"))
 
 import torch
-from machine import command, machine, versions
+from origin import write_figures
 
 from pagewire.core.clock import MonotonicClock
 from pagewire.core.messages import Role
@@ -154,9 +153,7 @@ def main() -> None:
             f" {one['agreement']:.2%} of {one['positions']}; perplexity {one['perplexity']:.3f};"
             f" {one['decode-step-ms']:.1f} ms a step"
         )
-    if options.json:
-        told = {"machine": machine(), "versions": versions("torch"), "command": command(sys.argv)}
-        options.json.write_text(json.dumps({"dtypes": figures, **told}, indent=1) + "\n")
+    write_figures(options.json, {"dtypes": figures}, "torch")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parent / "support"))
 
 from engine_process import EngineProcess, peer_named
-from machine import command, machine, versions
+from origin import write_figures
 
 VOCABULARY = 40_000  # ids below are words in all models that one would take here
 OUTPUT = 64
@@ -191,14 +191,10 @@ def main() -> None:
             engines.append(engine)
         found = measure(engines, options)
     steps = steps_of(options)
-    targets = targets_of(found, steps["steps-ms"])
-    told: dict[str, Any] = {"machine": machine(), "versions": versions("torch"), "command": command(sys.argv)}
-    for engine in engines:
-        told["versions"] |= engine.versions
-    if options.json:
-        kept = ("steps-ms", "steps-quartiles-ms", "read-bytes-per-s")
-        figures = {"values": found, **{name: steps[name] for name in kept}}
-        options.json.write_text(json.dumps({**targets, "threads": options.threads, **figures, **told}, indent=1) + "\n")
+    figures = {**targets_of(found, steps["steps-ms"]), "threads": options.threads, "values": found}
+    figures |= {name: steps[name] for name in ("steps-ms", "steps-quartiles-ms", "read-bytes-per-s")}
+    peers = {name: version for engine in engines for name, version in engine.versions.items()}
+    write_figures(options.json, figures, "torch", peers=peers)
 
 
 if __name__ == "__main__":

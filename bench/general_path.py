@@ -8,7 +8,6 @@ Llama is transformers' own for the rest. Milliseconds, medians and quartiles.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parent / "support"))
 
 import torch
-from machine import command, machine, versions
+from origin import write_figures
 from timed_steps import engine_of, milliseconds, quartiles, step_of
 from transformers import (
     AutoModelForCausalLM,
@@ -95,9 +94,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as folder:
         figures = measure(options, Path(folder))
-    if options.json:
-        told = {"machine": machine(), "versions": versions("torch", "transformers"), "command": command(sys.argv)}
-        options.json.write_text(json.dumps({"quartiles-ms": figures, **told}, indent=1) + "\n")
+    write_figures(options.json, {"quartiles-ms": figures}, "torch", "transformers")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ given a token in every step. One thread. Microseconds, the least and the median 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
 import sys
@@ -20,7 +19,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parent / "support"))
 
 import torch
-from machine import command, machine, versions
+from origin import write_figures
 
 from pagewire.core.clock import MonotonicClock
 from pagewire.core.engine_messages import Add
@@ -122,9 +121,7 @@ def main() -> None:
         for name, each in figures[f"{num_sequences} x {context}"].items():
             told = ", ".join(f"{key} {value:.0f} ({value / num_sequences:.2f} each)" for key, value in each.items())
             print(f"{num_sequences:4} x {context:5}  {name:8} {told}", flush=True)
-    if options.json is not None:
-        told = {"command": command(sys.argv), "machine": machine(), "versions": versions("torch"), "figures": figures}
-        options.json.write_text(json.dumps(told, indent=1) + "\n")
+    write_figures(options.json, {"figures": figures}, "torch")
 
 
 if __name__ == "__main__":

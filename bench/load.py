@@ -32,7 +32,7 @@ import tiny_model  # noqa: E402
 from load_cluster import load_cluster  # noqa: E402
 from load_questions import Question, made_up, questions, questions_of  # noqa: E402
 from load_row import Row  # noqa: E402
-from machine import command, machine, versions  # noqa: E402
+from origin import command, machine, versions  # noqa: E402
 
 ROOMY = ("--kv-memory", "64MiB")
 SMALL = ("--kv-memory", "6MiB", "--max-model-len", "2048")  # 1,024 blocks: a soak evicts

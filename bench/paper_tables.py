@@ -21,7 +21,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parent / "support"))
 
-from machine import command, machine, versions
+from origin import command, machine, versions
 from paper import COMMON, tables
 from turns import play
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import gc
-import json
 import random
 import statistics
 import sys
@@ -27,7 +26,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parent / "support"))
 
-from machine import command, machine, versions
+from origin import write_figures
 
 from pagewire.core.fingerprint import Fingerprint
 from pagewire.core.load import Load
@@ -197,16 +196,7 @@ def main() -> None:
         print(f"{title:52}" + "".join(cells))
     load_us = {str(size): measure_load(size, arguments.rounds, arguments.seed) for size in SIZES}
     print("one pod's load, us: " + ", ".join(f"{size} pods {us}" for size, us in load_us.items()))
-    if arguments.json:
-        said = {
-            "machine": machine(),
-            "versions": versions(),
-            "command": command(sys.argv),
-            "seed": arguments.seed,
-            "placement": figures,
-            "load-us": load_us,
-        }
-        arguments.json.write_text(json.dumps(said, indent=1) + "\n")
+    write_figures(arguments.json, {"seed": arguments.seed, "placement": figures, "load-us": load_us})
 
 
 if __name__ == "__main__":

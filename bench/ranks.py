@@ -25,7 +25,7 @@ sys.path.append(str(Path(__file__).parent / "support"))
 import random_models
 import torch
 import torch.distributed as dist
-from machine import command, machine, versions
+from origin import origin
 
 from pagewire.core.sampling import SamplingParams
 from pagewire.engine.llm import LLM
@@ -120,12 +120,7 @@ def main() -> None:
     if asked.rank is not None:
         print(json.dumps(sums(asked.rank, *asked.fds, asked.store, asked.repeats)))
         return
-    found = {
-        "machine": machine(),
-        "versions": versions("torch"),
-        "command": command(sys.argv),
-        "sums_us": two_processes(asked.repeats),
-    }
+    found = {**origin("torch"), "sums_us": two_processes(asked.repeats)}
     with tempfile.TemporaryDirectory() as folder:
         model = random_models.write(
             Path(folder) / "model", random_models.CONFIGS[SHAPE], torch.bfloat16, torch.device("cpu")

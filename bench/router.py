@@ -24,7 +24,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import json
 import os
 import random
 import signal
@@ -42,9 +41,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).with_name("support")))
 
-import machine
 import router_systems
 import uvloop
+from origin import write_figures
 from paced_answers import token_texts
 from router_systems import Stamps, System
 from stream_client import Stream, StreamClient
@@ -307,13 +306,8 @@ def main() -> None:
         os.sched_setaffinity(0, {router_systems.cores()[1]})
         figures = figures_of(measure(systems, options))
     print("\n".join(table(figures)), flush=True)
-    if options.json:
-        said = {
-            "figures": figures, "targets": targets_of(figures), "machine": machine.machine(),
-            "versions": machine.versions("grpcio", "protobuf", "uvloop", "uvicorn") | _peer_versions(options),
-            "command": machine.command(["python", *sys.argv]),
-        }  # fmt: skip
-        options.json.write_text(json.dumps(said, indent=1) + "\n")
+    told = {"figures": figures, "targets": targets_of(figures)}
+    write_figures(options.json, told, "grpcio", "protobuf", "uvloop", "uvicorn", peers=_peer_versions(options))
 
 
 if __name__ == "__main__":

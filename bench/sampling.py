@@ -11,7 +11,6 @@ were last asked about. Here "plain" makes tensors of all of a sequence's tokens 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -22,7 +21,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parent / "support"))
 
 import torch
-from machine import command, machine, versions
+from origin import write_figures
 
 from pagewire.core.sampling import SamplingParams
 from pagewire.engine.draw_rows import rows_of
@@ -157,15 +156,8 @@ def main() -> None:
                 {way: each.penalised for way, each in going.items()}, options.repeats
             )
             print(f"{size} {name}: " + ", ".join(f"{way} {ms:.1f} ms" for way, ms in told.items()), flush=True)
-    if options.json is not None:
-        about = {
-            "command": command(sys.argv),
-            "machine": machine(),
-            "versions": versions("torch"),
-            "rows": options.rows,
-            "tokens": options.tokens,
-        }
-        options.json.write_text(json.dumps({**about, "threads": options.threads, "ms": figures}, indent=1) + "\n")
+    about = {"rows": options.rows, "tokens": options.tokens, "threads": options.threads}
+    write_figures(options.json, {**about, "ms": figures}, "torch")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ import psutil
 import random_models
 import torch
 from device_engine import TEMPERATURE, Scale
-from machine import command, machine, versions
+from origin import write_figures
 from processes import ServerProcess, children_of
 
 SHAPE = "Qwen3-0.6B"
@@ -210,13 +210,7 @@ def main() -> None:
             found["offline"] = offline = offline_row(folder, scale, options.offline)
             found["served-over-offline"] = over = served["tokens-per-s"] / offline["tokens-per-s"]
             print(f"offline {offline['tokens-per-s']:.0f} tokens/s; served over offline {over:.3f}", flush=True)
-    if options.json:
-        told = {
-            "machine": machine() | {"gpu": "none" if on_cpu else torch.cuda.get_device_name()},
-            "versions": versions("torch", "triton"),
-            "command": command(sys.argv),
-        }
-        options.json.write_text(json.dumps({**found, **told}, indent=1) + "\n")
+    write_figures(options.json, found, "torch", "triton", gpu="none" if on_cpu else torch.cuda.get_device_name())
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ itself, summed over all steps. Prompts differ, so nothing of it comes from the p
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parent / "support"))
 
 import torch
-from machine import command, machine, versions
+from origin import write_figures
 
 from pagewire.core.block_hash import root_hash
 from pagewire.core.clock import ManualClock
@@ -127,9 +126,7 @@ def main() -> None:
         for name in WORKLOADS:
             row = (figures[f"kv-saved-{name}{way}-n{n}"] for n in WIDTHS)
             print(f"{(name + way).replace('-', ', '):<24}" + "".join(f"{figure:>10.1%}" for figure in row))
-    if args.json is not None:
-        whole = {"figures": figures, "machine": machine(), "versions": versions(), "command": command(sys.argv)}
-        args.json.write_text(json.dumps(whole, indent=1) + "\n")
+    write_figures(args.json, {"figures": figures})
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parent / "support"))
 
-from machine import command, machine, versions
+from origin import write_figures
 
 PERCENTILES = ("p50", "p90", "p99")
 MEASURES = ("ttft_ms", "tpot_ms", "e2e_ms")
@@ -43,12 +43,7 @@ def main() -> None:
             f"{row['simulated']:>11.1f}{row['off']:>9.1%}{'' if row['holds'] else '  MISS'}"
         )
     print(f"{sum(not row['holds'] for row in rows)} of {len(rows)} missed")
-    if args.json:
-        told = {
-            "command": command(sys.argv), "machine": machine(), "versions": versions("torch"), "rows": rows,
-            "costs": costs, "real": real, "simulated": simulated,
-        }  # fmt: skip
-        args.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    write_figures(args.json, {"rows": rows, "costs": costs, "real": real, "simulated": simulated}, "torch")
 
 
 def arguments() -> argparse.Namespace:

@@ -10,7 +10,6 @@ A simulation is one thread: on a machine with other work its CPU time is the fig
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import resource
 import sys
@@ -20,7 +19,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parent / "support"))
 
-from machine import command, machine, versions
+from origin import write_figures
 
 from pagewire.slo.composition import Composition
 from pagewire.slo.cost_model import CostModel, LinkLaw, StepLaw, StepLine
@@ -68,9 +67,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     rows = [played(name, args.requests) for name in args.cluster]
-    if args.json:
-        told = {"command": command(sys.argv), "machine": machine(), "versions": versions(), "rows": rows}
-        args.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    write_figures(args.json, {"rows": rows})
 
 
 def played(name: str, num_requests: int) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parent / "support"))
 
 from engine_process import EngineProcess, peer_named
-from machine import command, machine, versions
+from origin import write_figures
 from timed_steps import told
 from transformers import AutoTokenizer
 
@@ -205,12 +205,7 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     counts = drafts(options, tokenizer)
     rates = guided(options, tokenizer) | beside_peers(options, tokenizer)
-    if options.json:
-        figures = {
-            "machine": machine(), "versions": versions("torch", "transformers"), "command": command(sys.argv),
-            "drafts": counts, "tokens-per-s": rates,
-        }  # fmt: skip
-        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    write_figures(options.json, {"drafts": counts, "tokens-per-s": rates}, "torch", "transformers")
 
 
 if __name__ == "__main__":

@@ -14,13 +14,11 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 sys.path.append(str(Path(__file__).parent / "support"))
 
-from machine import command, machine, versions
+from origin import write_figures
 from processes import ServerProcess
 from token_stream import prompt_body, stream
 
@@ -51,14 +49,14 @@ def drop_page_cache() -> None:
     Path("/proc/sys/vm/drop_caches").write_text("3")
 
 
-def main(arguments: Sequence[str]) -> None:
+def main() -> None:
     """Measure the kinds in turns, print, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2", help="a Hugging Face folder, or a name of `pagewire model`")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--cold", action="store_true", help="with nothing in the page cache")
     parser.add_argument("--json", type=Path, metavar="PATH")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     runs: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(options.repeats):
@@ -70,13 +68,8 @@ def main(arguments: Sequence[str]) -> None:
         for what in ("ready_s", "first_token_s"):
             seconds = [each[what] for each in found]
             print(f"{kind:9} {what:13} {statistics.median(seconds):5.1f}   {[round(each, 1) for each in seconds]}")
-    if options.json:
-        told: dict[str, Any] = {
-            "command": command(["bench/start.py", *arguments]), "machine": machine(), "versions": versions("torch"),
-            "cold": options.cold, "runs": runs,
-        }  # fmt: skip
-        options.json.write_text(json.dumps(told, indent=1) + "\n")
+    write_figures(options.json, {"cold": options.cold, "runs": runs}, "torch")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

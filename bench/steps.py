@@ -32,7 +32,7 @@ from unittest import mock
 sys.path.append(str(Path(__file__).parent / "support"))
 
 import torch
-from machine import command, machine, versions
+from origin import write_figures
 from timed_steps import engine_of, milliseconds, quartiles, step_of
 from torch.nn import functional
 
@@ -203,9 +203,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     with mock.patch.object(native_ops, "load", load):
         figures = measure_setting(options) if options.setting else measure(options)
-    if options.json:
-        told = {"machine": machine(), "versions": versions("torch"), "command": command(sys.argv)}
-        options.json.write_text(json.dumps({**figures, **told, "threads": options.threads}, indent=1) + "\n")
+    write_figures(options.json, {**figures, "threads": options.threads}, "torch")
 
 
 if __name__ == "__main__":

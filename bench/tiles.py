@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import multiprocessing
 import os
 import statistics
@@ -27,7 +26,7 @@ import triton
 sys.path.append(str(Path(__file__).parent / "support"))
 
 from gpu_clock import seconds
-from machine import command, machine, versions
+from origin import write_figures
 
 from pagewire.kernels.gpu.paged_attention import AttentionPlan, paged_attention
 from pagewire.kernels.gpu.tiles import Heads, Processor, Tiles
@@ -187,9 +186,7 @@ def main() -> None:
             told = ", ".join(f"{ratio:.3f}" for ratio in over[tiles])
             print(f"  {shape:42} {statistics.geometric_mean(over[tiles]):.3f}: {told}", flush=True)
         found += [{"kind": name, "tiles": asdict(tiles), "over-best": over[tiles], "best-us": best} for tiles in order]
-        if options.json:
-            told_all = {"machine": machine() | {"gpu": torch.cuda.get_device_name()}, "versions": versions("torch")}
-            options.json.write_text(json.dumps({"tiles": found, **told_all, "command": command(sys.argv)}) + "\n")
+        write_figures(options.json, {"tiles": found}, "torch", gpu=torch.cuda.get_device_name())
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib
-import json
 import statistics
 import sys
 import time
@@ -27,7 +26,7 @@ import xxhash
 
 sys.path.append(str(Path(__file__).parent / "support"))
 
-from machine import command, machine, versions
+from origin import write_figures
 from step_times import step_times
 from transfer_runs import GB, Bench, bench
 
@@ -194,11 +193,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     figures = asyncio.run(run(options))
-    if options.json:
-        told = {"machine": machine(), "versions": versions("grpcio", "xxhash"), "command": command(sys.argv)}
-        if "cuda_ipc" in options.transports.split(","):
-            told["machine"] |= {"gpu": importlib.import_module("device").name()}
-        options.json.write_text(json.dumps({**figures, **told}, indent=1) + "\n")
+    gpu = importlib.import_module("device").name() if "cuda_ipc" in options.transports.split(",") else ""
+    write_figures(options.json, figures, "grpcio", "xxhash", gpu=gpu)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import random_models
 import torch
 from device_engine import Scale
 from device_limits import limits
-from machine import command, machine, versions
+from origin import origin
 
 SERVED = "Qwen3-0.6B"  # the shape that requests are measured with
 PEER_S = 200.0  # the longest that a peer may take
@@ -40,11 +40,7 @@ def run(
     if is_cuda:
         torch.cuda.empty_cache()
     gpu = torch.cuda.get_device_name(scale.device) if is_cuda else "none: interpreted"
-    told = {
-        "machine": machine() | {"gpu": gpu},
-        "versions": versions("torch", "transformers", "triton"),
-        "command": command(sys.argv),
-    }
+    told = origin("torch", "transformers", "triton", gpu=gpu)
     rows: list[dict[str, Any]] = []
 
     def tell(row: dict[str, Any]) -> None:

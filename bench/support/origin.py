@@ -1,13 +1,15 @@
-"""What figures must be read with: the machine, the versions and the command. No host names, no paths."""
+"""What figures must be read with, and are written with: machine, versions, command. No host names, no paths."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,23 @@ from typing import Any
 import psutil
 
 INSTRUCTIONS = ("avx2", "avx_vnni", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16")
+
+
+def write_figures(
+    path: Path | None, figures: Mapping[str, Any], *packages: str, gpu: str = "", peers: Mapping[str, str] | None = None
+) -> None:
+    """Write figures as JSON with their `origin`, where a file was named."""
+    if path is not None:
+        path.write_text(json.dumps({**figures, **origin(*packages, gpu=gpu, peers=peers)}, indent=1) + "\n")
+
+
+def origin(*packages: str, gpu: str = "", peers: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return the machine, with its GPU where one is named, the versions of `packages` and `peers`, and the command."""
+    return {
+        "machine": machine() | ({"gpu": gpu} if gpu else {}),
+        "versions": versions(*packages) | (peers or {}),
+        "command": command(sys.argv),
+    }
 
 
 def machine() -> dict[str, Any]:
