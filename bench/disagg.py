@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import signal
 import statistics
 import subprocess
 import sys
@@ -41,6 +40,7 @@ import pagewire_servers
 import vllm_servers
 from origin import write_figures
 from pagewire_servers import PagewireServers
+from processes import leave_on_signals
 from token_stream import TokenStream
 from vllm_servers import VllmColocated, VllmPair
 
@@ -292,11 +292,6 @@ def _peer(text: str) -> str:
     return python
 
 
-def _end(number: int, _frame: object) -> None:
-    """Leave as on an error: what was started is ended."""
-    raise SystemExit(128 + number)
-
-
 def main() -> None:
     """Start, measure, print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -317,8 +312,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the prompts")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)
+    leave_on_signals()
     with tempfile.TemporaryDirectory(prefix="pagewire-bench-") as folder:
         if options.random:
             options.model = _written(options.random, Path(folder) / options.random, options.device)

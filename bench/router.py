@@ -26,7 +26,6 @@ import asyncio
 import gc
 import os
 import random
-import signal
 import statistics
 import subprocess
 import sys
@@ -45,6 +44,7 @@ import router_systems
 import uvloop
 from origin import write_figures
 from paced_answers import token_texts
+from processes import leave_on_signals
 from router_systems import Stamps, System
 from stream_client import Stream, StreamClient
 
@@ -268,11 +268,6 @@ def _model(text: str) -> Path:
     return named if named.is_dir() else Path(text)
 
 
-def _end(number: int, _frame: object) -> None:
-    """Leave as on an error: what was started is ended."""
-    raise SystemExit(128 + number)
-
-
 def main() -> None:
     """Start, measure, print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -288,8 +283,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the arrivals")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)
+    leave_on_signals()
     with tempfile.TemporaryDirectory(prefix="pagewire-bench-") as scratch, ExitStack() as stack:
         folder = Path(scratch)
         starts = [partial(router_systems.pagewire, options.model, options.step_ms, folder)]

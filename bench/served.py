@@ -31,7 +31,8 @@ import random_models
 import torch
 from device_engine import TEMPERATURE, Scale
 from origin import write_figures
-from processes import ServerProcess, children_of
+from pagewire_servers import up
+from processes import children_of, leave_on_signals
 
 SHAPE = "Qwen3-0.6B"
 PROCESSES = {"engine": "pagewire.engine.process", "front": "colocated", "router": "router"}  # by a word of each one's
@@ -48,21 +49,15 @@ class Cluster:
             "--colocated": 1, "--device": scale.device.type, "--workers": workers, "--max-num-seqs": scale.max_num_seqs,
             "--max-num-batched-tokens": max(8192, scale.max_num_seqs), "--chunk-size": 4096, "--dtype": scale.dtype,
             "--kv-memory": scale.kv_bytes, "--max-model-len": scale.max_model_len, "--start-timeout-s": 180,
-            "--port": 0, "--grpc-port": 0, "--model": model, "--log-dir": folder,
+            "--model": model, "--log-dir": folder,
         }  # fmt: skip
-        flags = [str(part) for flag in settings.items() for part in flag]
-        up = [sys.executable, "-P", "-m", "pagewire.cli.main", "up", "--no-prefix-caching", *flags]
-        environ = {"HF_HUB_OFFLINE": "1"}
+        environ = {}
         if step_ms:
             paths = (os.environ.get("PYTHONPATH", ""), str(PACED))
-            environ |= {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "BENCH_PACE_MS": str(step_ms)}
-        self._server = ServerProcess(up, folder / "up.log", environ, reads_stdout=True)
-        assert self._server.process.stdout is not None
-        line = self._server.process.stdout.readline()
-        if not line:
-            self._server.stop()
-            raise RuntimeError(f"the cluster did not start:\n{self._server.tail}")
-        self.url: str = json.loads(line)["router"]["http"]
+            environ = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "BENCH_PACE_MS": str(step_ms)}
+        flags = [part for flag in settings.items() for part in flag]
+        self._server, said = up(["--no-prefix-caching", *flags], folder / "up.log", environ)
+        self.url: str = said["router"]["http"]
 
     def cpu_s(self) -> dict[str, list[float]]:
         """Return the processor time of each process so far, by what it does."""
@@ -189,6 +184,7 @@ def main() -> None:
     parser.add_argument("--paced", type=float, metavar="MS", help="on a CPU, with steps that sleep so long; no offline")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
+    leave_on_signals()
     on_cpu = options.tiny or options.paced
     scale = paced_scale() if options.paced else Scale.tiny() if options.tiny else Scale.full(torch.device("cuda"))
     config = random_models.TINY["tiny"] if on_cpu else random_models.CONFIGS[SHAPE]

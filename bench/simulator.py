@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,8 @@ from typing import Any
 sys.path.append(str(Path(__file__).parent / "support"))
 
 from origin import write_figures
+from pagewire_servers import up
+from processes import leave_on_signals
 
 PERCENTILES = ("p50", "p90", "p99")
 MEASURES = ("ttft_ms", "tpot_ms", "e2e_ms")
@@ -32,6 +33,7 @@ COSTS = "costs.json"
 def main() -> None:
     """Run it."""
     args = arguments()
+    leave_on_signals()
     with tempfile.TemporaryDirectory() as folder:
         real, simulated = figures(args, Path(folder))
         costs = json.loads((Path(folder) / COSTS).read_text(encoding="utf-8"))
@@ -69,13 +71,9 @@ def figures(args: argparse.Namespace, folder: Path) -> tuple[list[dict[str, Any]
         "--rate", f"{args.rate}", "--requests", f"{args.requests}", "--input", args.input, "--output", args.output,
     ]  # fmt: skip
     costs = folder / COSTS
-    up = subprocess.Popen(
-        [*pagewire(), "up", *pods, "--port", "0", "--grpc-port", "0"], stdout=subprocess.PIPE, text=True
-    )
+    cluster, said = up(pods, folder / "up.log")
     try:
-        assert up.stdout is not None
-        router = json.loads(up.stdout.readline())["router"]
-        url, grpc = router["http"], router["grpc"]
+        url, grpc = said["router"]["http"], said["router"]["grpc"]
         run("slo", "calibrate", "--url", grpc, "--rounds", f"{args.rounds}", "--output", f"{costs}")
         real = []
         for number in range(args.runs):
@@ -85,8 +83,7 @@ def figures(args: argparse.Namespace, folder: Path) -> tuple[list[dict[str, Any]
             run("slo", "run", "--url", url, *load, "--token-ids", vocabulary, "--json", f"{told}")
             real.append(summary_of(told))
     finally:
-        up.terminate()
-        up.wait()
+        cluster.stop()
     told = folder / "simulated.json"
     num_pods = args.colocated or args.prefill + args.decode
     shared = ["--pods-per-machine", f"{num_pods}"]  # all of them: this one
@@ -118,12 +115,7 @@ def summary_of(path: Path) -> dict[str, Any]:
 
 def run(*command: str) -> None:
     """Run a sub-command of pagewire."""
-    subprocess.run([*pagewire(), *command], check=True, env=os.environ)
-
-
-def pagewire() -> list[str]:
-    """Return how pagewire is started with this interpreter."""
-    return [sys.executable, "-c", "from pagewire.cli.main import main; main()"]
+    subprocess.run([sys.executable, "-P", "-m", "pagewire.cli.main", *command], check=True)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ each start (as root). `--json PATH` writes the figures, machine and command. Sec
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -19,7 +18,8 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parent / "support"))
 
 from origin import write_figures
-from processes import ServerProcess
+from pagewire_servers import up
+from processes import leave_on_signals
 from token_stream import prompt_body, stream
 
 KINDS = {"1P1D": ("--prefill", "1", "--decode", "1"), "colocated": ("--colocated", "1")}
@@ -29,15 +29,10 @@ PROMPT = range(100, 132)
 def start(kind: str, model: str, folder: Path) -> dict[str, float]:
     """Start a cluster, ask it, end it; return seconds from the command to its line and to the first token."""
     began_s = time.perf_counter()
-    up = [sys.executable, "-P", "-m", "pagewire.cli.main", "up", "--port", "0", "--grpc-port", "0", "--model", model]
-    server = ServerProcess([*up, *KINDS[kind]], folder / "up.log", {"HF_HUB_OFFLINE": "1"}, reads_stdout=True)
+    server, said = up(["--model", model, *KINDS[kind]], folder / "up.log")
     try:
-        assert server.process.stdout is not None
-        line = server.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"{kind} did not start:\n{server.tail}")
         ready_s = time.perf_counter() - began_s
-        answer = stream(json.loads(line)["router"]["http"], prompt_body("", PROMPT, 2), sent_s=began_s)
+        answer = stream(said["router"]["http"], prompt_body("", PROMPT, 2), sent_s=began_s)
         return {"ready_s": ready_s, "first_token_s": answer.ttft_s}
     finally:
         server.stop()
@@ -57,6 +52,7 @@ def main() -> None:
     parser.add_argument("--cold", action="store_true", help="with nothing in the page cache")
     parser.add_argument("--json", type=Path, metavar="PATH")
     options = parser.parse_args()
+    leave_on_signals()
     runs: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(options.repeats):

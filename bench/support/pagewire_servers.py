@@ -6,7 +6,6 @@ core. Router and Valkey belong to no pod and run wherever a core is idle.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,13 @@ from typing import Any
 
 from processes import ServerProcess, pin
 from token_stream import TokenStream, prompt_body, stream
+
+
+def up(flags: Sequence[object], log: Path, environ: Mapping[str, str] = {}) -> tuple[ServerProcess, dict[str, Any]]:
+    """Start `pagewire up` on free ports; return it and what it says. Raises RuntimeError where it does not start."""
+    command = [sys.executable, "-P", "-m", "pagewire.cli.main", "up", "--port", "0", "--grpc-port", "0"]
+    server = ServerProcess([*command, *map(str, flags)], log, {"HF_HUB_OFFLINE": "1", **environ}, reads_stdout=True)
+    return server, server.said()
 
 
 class PagewireServers:
@@ -26,16 +32,8 @@ class PagewireServers:
         self.name = name
         logs = folder / name
         logs.mkdir()
-        up = [sys.executable, "-P", "-m", "pagewire.cli.main", "up", "--port", "0", "--grpc-port", "0"]
-        command = [*up, "--threads", "1", "--log-dir", str(logs), *flags]
-        environ = {"HF_HUB_OFFLINE": "1"} | {f"PAGEWIRE_{key}": value for key, value in settings.items()}
-        self._server = ServerProcess(command, folder / f"{name}.log", environ, reads_stdout=True)
-        assert self._server.process.stdout is not None
-        line = self._server.process.stdout.readline()
-        if not line:
-            self._server.stop()
-            raise RuntimeError(f"{name} did not start:\n{self._server.tail}")
-        said: dict[str, Any] = json.loads(line)
+        environ = {f"PAGEWIRE_{key}": value for key, value in settings.items()}
+        self._server, said = up(["--threads", 1, "--log-dir", logs, *flags], folder / f"{name}.log", environ)
         self._url: str = said["router"]["http"]
         self._cores = [(pod["pid"], core) for role, core in cores.items() for pod in said[role]]
         self.turn_cores(0)

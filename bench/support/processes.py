@@ -6,11 +6,14 @@ Knows nothing of what they serve. Invariant: when `stop` returns, nothing of the
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -46,6 +49,15 @@ class ServerProcess:
         """The last lines of its log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-30:])
 
+    def said(self) -> Any:
+        """Return the JSON of its stdout's next line; raises RuntimeError, and ends it, where it says no more."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            self.stop()
+            raise RuntimeError(f"{self.log.stem} ended:\n{self.tail}")
+        return json.loads(line)
+
     def pause(self) -> None:
         """Let nothing of it run, so that what it polls for when idle costs the others nothing."""
         signal_tree(self.process.pid, signal.SIGSTOP)
@@ -68,6 +80,24 @@ class ServerProcess:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         psutil.wait_procs(tree, timeout=STOP_S)
+
+
+def leave_on_signals() -> None:
+    """Have SIGTERM and SIGHUP end this process as an error does: what it started is ended."""
+
+    def leave(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, leave)
+
+
+def free_port() -> int:
+    """Return a port of loopback that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def children_of(pid: int) -> list[psutil.Process]:

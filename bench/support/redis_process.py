@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import redis
-from processes import ServerProcess
+from processes import ServerProcess, free_port
 
 START_S = 20.0
 
@@ -18,9 +17,7 @@ START_S = 20.0
 @contextlib.contextmanager
 def redis_process(program: str) -> Iterator[str]:
     """Run `program` and yield its URL."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         flags = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", folder]
         server = ServerProcess([program, *flags], Path(folder) / "log", {}, reads_stdout=False)

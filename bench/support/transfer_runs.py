@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import grpc
+from processes import free_port
 from transfer_source import BARE_METHOD, HOST, SECRET, Source, carriers_of, make_pool, pool_for, serving
 
 from pagewire.kvtransfer.carrier import Carrier, Inlet, Move, spans
@@ -204,7 +205,7 @@ class Bench:
     async def gloo(self, num_blocks: int) -> float:
         """Seconds of the same bytes through a communicator, in pieces of 4 MiB."""
         if self._gloo is None:
-            port = _free_port()
+            port = free_port()
             asked = asyncio.create_task(self.source.ask("gloo", port))
             await asyncio.sleep(0)  # the question goes out before we wait for its answer in a thread
             self._gloo = await asyncio.to_thread(importlib.import_module("gloo").GlooPair, port, 1)
@@ -354,10 +355,3 @@ def _receive(connection: socket.socket, target: memoryview) -> None:
         if not count:
             raise EOFError("the source is gone")
         got += count
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
