@@ -50,13 +50,18 @@ class ServerProcess:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-30:])
 
     def said(self) -> Any:
-        """Return the JSON of its stdout's next line; raises RuntimeError, and ends it, where it says no more."""
+        """Return the JSON of its stdout's next line; raises RuntimeError where it says no more.
+
+        Whatever comes instead of a line, it is ended: nobody holds it yet who could.
+        """
         assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            self.stop()
+        try:
+            if line := self.process.stdout.readline():
+                return json.loads(line)
             raise RuntimeError(f"{self.log.stem} ended:\n{self.tail}")
-        return json.loads(line)
+        except BaseException:
+            self.stop()
+            raise
 
     def pause(self) -> None:
         """Let nothing of it run, so that what it polls for when idle costs the others nothing."""
