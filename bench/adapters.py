@@ -17,6 +17,7 @@ import random
 import sys
 import tempfile
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ import torch
 from engine_process import EngineProcess, peer_named
 from origin import write_figures
 from random_adapters import write
-from timed_steps import engine_of, milliseconds, quartiles, step_of, told
+from repeats import by_turns, quartiles, told
+from timed_steps import engine_of, step_of, timed
 
 from pagewire.core.messages import Role
 from pagewire.engine.adapter_folder import AdapterFolder
@@ -57,21 +59,20 @@ def adapted(step: Step, num_adapters: int) -> Step:
 def throughput(options: argparse.Namespace, folders: list[Path]) -> dict[str, dict[str, list[float]]]:
     """Measure the engines by turns, print, return tokens per second by the number of adapters and the engine."""
     found: dict[str, dict[str, list[float]]] = {}
-    draw = random.Random(0)
+
+    def rate(engine: EngineProcess, count: int, turn: int) -> float:
+        draw = random.Random(f"{count}/{turn}")  # the same for all engines
+        prompts = [[draw.randrange(5, VOCABULARY) for _ in range(PROMPT)] for _ in range(REQUESTS)]
+        with engine.alone():
+            return REQUESTS * OUTPUT / engine.generate(prompts, OUTPUT, count)
+
     with ExitStack() as stack:
         engines = [
             stack.enter_context(EngineProcess(name, python, options.model, options.threads, folders))
             for name, python in [("pagewire", sys.executable), *options.peer]
         ]
         for count in NUM_ADAPTERS:
-            rates: dict[str, list[float]] = {engine.name: [] for engine in engines}
-            for turn in range(options.turns + 1):
-                prompts = [[draw.randrange(5, VOCABULARY) for _ in range(PROMPT)] for _ in range(REQUESTS)]
-                for engine in engines:
-                    with engine.alone():
-                        rate = REQUESTS * OUTPUT / engine.generate(prompts, OUTPUT, count)
-                    if turn:
-                        rates[engine.name].append(rate)
+            rates = by_turns({each.name: partial(rate, each, count) for each in engines}, options.turns)
             print(f"{REQUESTS} x ({PROMPT} in, {OUTPUT} out), {count} adapters: {told(rates)} tokens/s", flush=True)
             found[f"{count} adapters"] = rates
     return found
@@ -94,18 +95,11 @@ def measure(options: argparse.Namespace, folders: list[Path]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for kind, (count, start, length) in STEPS.items():
         plain = step_of(bare, count, start, length)
-        ways = {"not loaded": (bare, plain), "none": (engine, plain)}
-        ways |= {f"{each} adapters": (engine, adapted(plain, each)) for each in sorted({1, min(8, count), count})}
-        times: dict[str, list[float]] = {way: [] for way in ways}
-        for repeat in range(options.repeats + 1):
-            for way, (which, step) in ways.items():
-                took_ms = milliseconds(which, [step])
-                if repeat:
-                    times[way].append(took_ms)
-        marks = {way: quartiles(each) for way, each in times.items()}
-        listed = ", ".join(f"{way} {mid:.1f} ({low:.1f} - {high:.1f})" for way, (low, mid, high) in marks.items())
-        print(f"{kind}: {listed} ms", flush=True)
-        found[kind] = {way: list(each) for way, each in marks.items()}
+        ways = {"not loaded": timed(bare, plain), "none": timed(engine, plain)}
+        ways |= {f"{each} adapters": timed(engine, adapted(plain, each)) for each in sorted({1, min(8, count), count})}
+        times_ms = by_turns(ways, options.repeats)
+        print(f"{kind}: {told(times_ms, '.1f')} ms", flush=True)
+        found[kind] = {way: quartiles(each) for way, each in times_ms.items()}
     return found
 
 

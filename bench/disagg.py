@@ -41,6 +41,7 @@ import vllm_servers
 from origin import write_figures
 from pagewire_servers import PagewireServers
 from processes import leave_on_signals
+from repeats import quartiles
 from token_stream import TokenStream
 from vllm_servers import VllmColocated, VllmPair
 
@@ -136,9 +137,9 @@ def _pause(system: System) -> None:
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
     """Return the median, the quartiles, the extremes and the values themselves."""
-    quartiles = statistics.quantiles([*values, *values[:1]] if len(values) == 1 else values, n=4, method="inclusive")
+    first, middle, third = quartiles(values)
     return {
-        "median": quartiles[1], "p25": quartiles[0], "p75": quartiles[2], "min": min(values), "max": max(values),
+        "median": middle, "p25": first, "p75": third, "min": min(values), "max": max(values),
         "values": [round(value, 6) for value in values],
     }  # fmt: skip
 

@@ -24,6 +24,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ sys.path.append(str(Path(__file__).parent / "support"))
 
 from engine_process import EngineProcess, peer_named
 from origin import write_figures
+from repeats import by_turns
 
 VOCABULARY = 40_000  # ids below are words in all models that one would take here
 OUTPUT = 64
@@ -84,19 +86,18 @@ MEASURES = (
 def measure(engines: list[EngineProcess], options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
     """Return the values of each measure and engine; the first turn of each warms up and is not kept."""
     found: dict[str, dict[str, list[float]]] = {}
-    draw = random.Random(options.seed)
+
+    def run(engine: EngineProcess, each: Measure, turn: int) -> float:
+        draw = random.Random(f"{options.seed}/{each.name}/{turn}")  # the same for all engines
+        prompts = [[draw.randrange(5, VOCABULARY) for _ in range(each.num_tokens)] for _ in range(each.num_prompts)]
+        print(f"{each.name}, turn {turn} of {options.repeats}, {engine.name}", file=sys.stderr)
+        with engine.alone():
+            return each.run(engine, prompts)
+
     for each in MEASURES:
-        values: dict[str, list[float]] = {engine.name: [] for engine in engines}
-        for turn in range(options.repeats + 1):
-            prompts = [[draw.randrange(5, VOCABULARY) for _ in range(each.num_tokens)] for _ in range(each.num_prompts)]
-            for engine in engines:
-                with engine.alone():
-                    value = each.run(engine, prompts)
-                if turn:
-                    values[engine.name].append(value)
-            print(f"{each.name}, turn {turn} of {options.repeats}", file=sys.stderr)
-        found[each.name] = values
-        _print_row(each, values)
+        ways = {engine.name: partial(run, engine, each) for engine in engines}
+        found[each.name] = by_turns(ways, options.repeats)
+        _print_row(each, found[each.name])
     return found
 
 

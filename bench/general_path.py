@@ -18,7 +18,8 @@ sys.path.append(str(Path(__file__).parent / "support"))
 
 import torch
 from origin import write_figures
-from timed_steps import engine_of, milliseconds, quartiles, step_of
+from repeats import by_turns, quartiles, told
+from timed_steps import engine_of, step_of, timed
 from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
@@ -56,7 +57,7 @@ STEPS = {  # sequences, where they begin, tokens of each
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Measure both engines of each model, print, return the figures."""
-    told: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for number, (name, shape) in enumerate(MODELS.items()):
         model = AutoModelForCausalLM.from_config(shape(), dtype=torch.bfloat16)
         model.save_pretrained(folder / str(number))
@@ -68,20 +69,12 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         engines = {way: engine_of(config, is_native=way == "native") for way in ("native", "torch")}
         for kind, (count, start, length) in STEPS.items():
             step = step_of(engines["native"], count, start, length)
-            times: dict[str, list[float]] = {way: [] for way in engines}
-            for repeat in range(options.repeats + 1):
-                for way, engine in engines.items():
-                    took_ms = milliseconds(engine, [step])
-                    if repeat:
-                        times[way].append(took_ms)
-            marks = {way: quartiles(each) for way, each in times.items()}
-            listed = ", ".join(
-                f"{way} {mid:.1f} ({low:.1f} - {high:.1f}) ms" for way, (low, mid, high) in marks.items()
-            )
+            times_ms = by_turns({way: timed(engine, step) for way, engine in engines.items()}, options.repeats)
+            marks = {way: quartiles(each) for way, each in times_ms.items()}
             ratio = marks["torch"][1] / marks["native"][1]
-            print(f"{name}; {kind}: {listed}; {ratio:.2f} times", flush=True)
-            told.setdefault(name, {})[kind] = {way: list(each) for way, each in marks.items()}
-    return told
+            print(f"{name}; {kind}: {told(times_ms, '.1f')} ms; {ratio:.2f} times", flush=True)
+            found.setdefault(name, {})[kind] = marks
+    return found
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ import json
 import sys
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ sys.path.append(str(Path(__file__).parent / "support"))
 
 from engine_process import EngineProcess, peer_named
 from origin import write_figures
-from timed_steps import told
+from repeats import by_turns, told
 from transformers import AutoTokenizer
 
 from pagewire.core.sampling import Grammar, GrammarKind, SamplingParams
@@ -97,10 +98,14 @@ def asked(tokenizer: Any, kind: str, turn: int) -> list[list[int]]:
     ]  # fmt: skip
 
 
-def rate(engine: EngineProcess, prompts: list[list[int]], at_once: int) -> float:
-    """Return output tokens a second."""
+def rate(engine: EngineProcess, tokenizer: Any, kind: str, at_once: int, turn: int) -> float:
+    """Return output tokens a second of a turn's questions."""
+    prompts = asked(tokenizer, kind, turn)
+    if at_once > len(prompts):  # two of each, which differ from the first token on
+        prompts += asked(tokenizer, kind, turn + 1000)
     batches = [prompts[first : first + at_once] for first in range(0, len(prompts), at_once)]
-    answers = [engine.answer(batch, OUTPUT) for batch in batches]
+    with engine.alone():
+        answers = [engine.answer(batch, OUTPUT) for batch in batches]
     return sum(tokens for _, tokens in answers) / sum(seconds for seconds, _ in answers)
 
 
@@ -117,16 +122,8 @@ def beside_peers(options: argparse.Namespace, tokenizer: Any) -> dict[str, dict[
         }
         cases = [(kind, at_once) for kind in QUESTIONS for at_once in AT_ONCE]
         for kind, at_once in cases:
-            rates: dict[str, list[float]] = {name: [] for name in engines}
-            for turn in range(options.turns + 1):
-                prompts = asked(tokenizer, kind, turn)
-                if at_once > len(prompts):  # two of each, which differ from the first token on
-                    prompts += asked(tokenizer, kind, turn + 1000)
-                for name, engine in engines.items():
-                    with engine.alone():
-                        value = rate(engine, prompts, at_once)
-                    if turn:
-                        rates[name].append(value)
+            ways = {name: partial(rate, engine, tokenizer, kind, at_once) for name, engine in engines.items()}
+            rates = by_turns(ways, options.turns)
             case = f"{kind}, {at_once} at a time"
             print(f"{case}: {told(rates)} tokens/s", flush=True)
             found[case] = rates

@@ -33,7 +33,8 @@ sys.path.append(str(Path(__file__).parent / "support"))
 
 import torch
 from origin import write_figures
-from timed_steps import engine_of, milliseconds, quartiles, step_of
+from repeats import quartiles
+from timed_steps import engine_of, milliseconds, step_of
 from torch.nn import functional
 
 from pagewire.core import pages

@@ -9,16 +9,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
-import os
-import sys
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 
 import grpc
-import uvloop
-from paced_answers import Paced, PacedAnswers, token_texts
+from paced_answers import Paced, PacedAnswers, serve, token_texts
 
 SERVICE = "bare.Link"
 
@@ -38,8 +33,7 @@ class BarePod:
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Connect": method}),))
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
-        print(json.dumps({"pid": os.getpid(), "grpc": f"127.0.0.1:{port}"}), flush=True)
-        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), self.answers.answer_stamps)
+        self.answers.announce(grpc=f"127.0.0.1:{port}")
         await self.answers.run(self._emit)
 
     async def _connect(self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
@@ -62,15 +56,5 @@ class BarePod:
         self._outbox.put_nowait(json.dumps(step).encode())
 
 
-def main() -> None:
-    """Serve until interrupted."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--step-ms", type=float, required=True)
-    options = parser.parse_args()
-    with contextlib.suppress(KeyboardInterrupt):
-        uvloop.run(BarePod(options).serve())
-
-
 if __name__ == "__main__":
-    main()
+    serve(__doc__, BarePod)

@@ -9,15 +9,20 @@ there whether a server sends a step at once and its router takes it apart, or se
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import tokenizers
+import uvloop
 
 WORDS = " time and tide wait for no one while the old mill by the river still turns its wheel in the morning light"
 
@@ -33,6 +38,25 @@ def token_texts(model: Path) -> list[str]:
     """Return the text of each of them."""
     tokenizer = tokenizers.Tokenizer.from_file(str(model / "tokenizer.json"))
     return [tokenizer.decode([token]) for token in token_ids(model)]
+
+
+class Server(Protocol):
+    """What answers at a pace."""
+
+    async def serve(self) -> None:
+        """Serve until cancelled."""
+        ...
+
+
+def serve(description: str | None, make: Callable[[argparse.Namespace], Server], *flags: str) -> None:
+    """Read `--model`, `--step-ms` and more `flags` that are needed, and serve until interrupted."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--step-ms", type=float, required=True)
+    for flag in flags:
+        parser.add_argument(flag, required=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        uvloop.run(make(parser.parse_args()).serve())
 
 
 @dataclass(slots=True)
@@ -90,8 +114,13 @@ class PacedAnswers:
                 self._running = [request for request in self._running if not request.is_over]
             self._filled.clear()
 
-    def answer_stamps(self) -> None:
-        """Answer each line of stdin with a line of stdout: the stamps since the last one, by number."""
+    def announce(self, **addresses: str) -> None:
+        """Say where we listen in one JSON line; from then on answer each line of stdin with one of stamps."""
+        print(json.dumps({"pid": os.getpid(), **addresses}), flush=True)
+        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), self._answer)
+
+    def _answer(self) -> None:
+        """Tell the stamps since the last line, by number."""
         if not sys.stdin.readline():
             asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
             return

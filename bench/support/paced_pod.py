@@ -10,16 +10,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import json
 import os
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import grpc
-import uvloop
-from paced_answers import Paced, PacedAnswers, token_ids
+from paced_answers import Paced, PacedAnswers, serve, token_ids
 
 from pagewire.core.fingerprint import Fingerprint, tokenizer_digest
 from pagewire.core.messages import Cancel, Ended, LinkMessage, Role, Submit, Tokens
@@ -34,6 +29,7 @@ from pagewire.serving.redis_address import RedisAddress
 from pagewire.serving.registration import Registration
 from pagewire.serving.registry import Registry
 
+POD_ID = "paced-0"
 RENEW_S = 3.0
 
 
@@ -66,14 +62,13 @@ class PacedPod:
         server.add_generic_rpc_handlers((self._links.handler(),))
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
-        print(json.dumps({"pid": os.getpid(), "grpc": f"127.0.0.1:{port}"}), flush=True)
-        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), self.answers.answer_stamps)
+        self.answers.announce(grpc=f"127.0.0.1:{port}")
         await asyncio.gather(self._register(f"127.0.0.1:{port}"), self.answers.run(self._emit))
 
     async def _register(self, address: str) -> None:
         registry = Registry(RedisAddress.parse(self._options.redis), self._options.cluster)
         registration = Registration(
-            pod_id=self._options.pod_id,
+            pod_id=POD_ID,
             incarnation="1",
             role=Role.COLOCATED,
             address=address,
@@ -86,7 +81,7 @@ class PacedPod:
 
     def _identity(self) -> Identity:
         return Identity(
-            peer_id=self._options.pod_id,
+            peer_id=POD_ID,
             incarnation="1",
             role=Role.COLOCATED,
             secret=os.environ["PAGEWIRE_CLUSTER_SECRET"].encode(),
@@ -135,18 +130,5 @@ class PacedPod:
                 link.send(Ended(request_id=request_id, report=Report(placement="local", decode_pod="paced")))
 
 
-def main() -> None:
-    """Serve until interrupted."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--redis", required=True)
-    parser.add_argument("--cluster", required=True)
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--pod-id", default="paced-0")
-    parser.add_argument("--step-ms", type=float, required=True)
-    options = parser.parse_args()
-    with contextlib.suppress(KeyboardInterrupt):
-        uvloop.run(PacedPod(options).serve())
-
-
 if __name__ == "__main__":
-    main()
+    serve(__doc__, PacedPod, "--redis", "--cluster")

@@ -11,16 +11,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
-import os
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import cast
 
-import uvloop
-from paced_answers import Paced, PacedAnswers, token_texts
+from paced_answers import Paced, PacedAnswers, serve, token_texts
 
 MODELS = {"object": "list", "data": [{"id": "paced", "object": "model", "owned_by": "paced", "max_model_len": 8192}]}
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -37,11 +32,9 @@ class PacedServer:
 
     async def serve(self) -> None:
         """Serve until cancelled."""
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: Connection(self), "127.0.0.1", 0)
+        server = await asyncio.get_running_loop().create_server(lambda: Connection(self), "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        print(json.dumps({"pid": os.getpid(), "http": f"http://127.0.0.1:{port}"}), flush=True)
-        loop.add_reader(sys.stdin.fileno(), self.answers.answer_stamps)
+        self.answers.announce(http=f"http://127.0.0.1:{port}")
         await self.answers.run(self._emit)
 
     def begin(self, connection: Connection, body: dict[str, object]) -> Paced:
@@ -123,15 +116,5 @@ def _event(request: Paced, delta: dict[str, str], finish_reason: str | None = No
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def main() -> None:
-    """Serve until interrupted."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--step-ms", type=float, required=True)
-    options = parser.parse_args()
-    with contextlib.suppress(KeyboardInterrupt):
-        uvloop.run(PacedServer(options).serve())
-
-
 if __name__ == "__main__":
-    main()
+    serve(__doc__, PacedServer)

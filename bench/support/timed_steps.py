@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from unittest import mock
 
 from pagewire.core.clock import MonotonicClock
@@ -53,13 +52,6 @@ def milliseconds(engine: Engine, steps: Sequence[Step]) -> float:
     return (time.perf_counter() - start_s) * 1e3
 
 
-def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the first quartile, the median and the third; of one value that value."""
-    first, middle, third = statistics.quantiles([*values, *values[: len(values) == 1]], n=4, method="inclusive")
-    return first, middle, third
-
-
-def told(rates: Mapping[str, Sequence[float]]) -> str:
-    """Return the medians and quartiles of several, by their names, in words."""
-    marks = {name: quartiles(each) for name, each in rates.items()}
-    return ", ".join(f"{name} {middle:.0f} ({low:.0f} - {high:.0f})" for name, (low, middle, high) in marks.items())
+def timed(engine: Engine, step: Step) -> Callable[[int], float]:
+    """Return what runs a step and returns its milliseconds, in whatever turn."""
+    return lambda _turn: milliseconds(engine, [step])
