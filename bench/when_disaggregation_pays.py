@@ -25,7 +25,7 @@ import json
 import math
 import shlex
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from pagewire.cli.slo_plan import read_model
@@ -57,6 +57,7 @@ TARGET = 0.9
 TTFT_MS = 500
 TTFT = f"ttft={TTFT_MS}ms"
 TIGHT_MS = 10
+TIGHT = f"{TTFT},tpot={TIGHT_MS}ms"
 TPOTS_MS = (50, 20, 12, TIGHT_MS)
 LINKS = (50e9, 5e9, 1e9)
 MEMORIES = (80e9, 20e9, 18.5e9)
@@ -217,14 +218,15 @@ def bench_of(args: argparse.Namespace, model: ModelShape, costs: CostModel) -> B
 
 def report(bench: Bench) -> Iterator[str]:
     """Yield the lines of the report."""
-    yield "# When disaggregation pays"
-    yield ""
-    yield "**Every figure here is the simulator's, none was measured.** It runs the product's own scheduling,"
-    yield "placement, admission and shipments. What steps take is made of one data sheet and one model, unless a"
-    yield "section says otherwise, by a law that is the same in every row of a table."
-    yield ""
-    yield f"    python bench/when_disaggregation_pays.py --seed {bench.seed} --requests {bench.requests}"
-    yield ""
+    yield from text(f"""
+        # When disaggregation pays
+
+        **Every figure here is the simulator's, none was measured.** It runs the product's own scheduling,
+        placement, admission and shipments. What steps take is made of one data sheet and one model, unless a
+        section says otherwise, by a law that is the same in every row of a table.
+
+            python bench/when_disaggregation_pays.py --seed {bench.seed} --requests {bench.requests}
+    """)
     yield from settings(bench)
     yield from by_tpot(bench)
     yield from by_link(bench)
@@ -262,65 +264,69 @@ def settings(bench: Bench) -> Iterator[str]:
 
 def by_tpot(bench: Bench) -> Iterator[str]:
     """Yield what a tighter TPOT does."""
-    yield "## Where tokens have to come fast"
-    yield ""
+    yield from text("## Where tokens have to come fast")
     yield from table(bench, "TPOT", tpots(ADDS))
-    yield "A colocated step that builds a chunk is longer by what the chunk takes, and everybody who decodes waits for"
-    yield "it. With a loose TPOT that is cheap, and two pods that both build prompts build more than one. With a tight"
-    yield "one they have to keep most steps free of prompts: by being idle, or by taking one or two sequences at a"
-    yield "time. The pod that decodes alone never has a prompt, so 1P:1D carries what its prefill pod builds."
-    yield ""
+    yield from text("""
+        A colocated step that builds a chunk is longer by what the chunk takes, and everybody who decodes waits for
+        it. With a loose TPOT that is cheap, and two pods that both build prompts build more than one. With a tight
+        one they have to keep most steps free of prompts: by being idle, or by taking one or two sequences at a
+        time. The pod that decodes alone never has a prompt, so 1P:1D carries what its prefill pod builds.
+    """)
 
 
 def by_link(bench: Bench) -> Iterator[str]:
     """Yield what a slower link does."""
-    yield "## Where the link is slow"
-    yield ""
-    slo = f"{TTFT},tpot={TIGHT_MS}ms"
-    rows = [(f"{link / 1e9:g} GB/s", slo, dataclasses.replace(ADDS, link=link)) for link in LINKS]
-    yield f"TPOT of {TIGHT_MS} ms."
-    yield ""
+    yield from text(f"""
+        ## Where the link is slow
+
+        TPOT of {TIGHT_MS} ms.
+    """)
+    rows = [(f"{link / 1e9:g} GB/s", TIGHT, dataclasses.replace(ADDS, link=link)) for link in LINKS]
     yield from table(bench, "link", rows)
     mean_mb = PROMPT.mean * MODEL.token_bytes / 1e6
-    yield f"A mean prompt is {mean_mb:.0f} MB of KV. The first token does not wait for it, the second one does: so what"
-    yield "the link takes longer than the chunks behind it is in TPOT, and prompts that queue for the link are, too."
-    yield ""
+    yield from text(f"""
+        A mean prompt is {mean_mb:.0f} MB of KV. The first token does not wait for it, the second one does: so what
+        the link takes longer than the chunks behind it is in TPOT, and prompts that queue for the link are, too.
+    """)
 
 
 def by_memory(bench: Bench) -> Iterator[str]:
     """Yield what less memory does."""
-    yield "## Where the memory of decode pods is full"
-    yield ""
-    slo = f"{TTFT},tpot={TIGHT_MS}ms"
+    yield from text(f"""
+        ## Where the memory of decode pods is full
+
+        TPOT of {TIGHT_MS} ms.
+    """)
     rows = []
     for memory in MEMORIES:
         device = dataclasses.replace(ADDS, memory=memory)
         tokens = device.kv_blocks(MODEL, 64) * 64
-        rows.append((f"{memory / 1e9:g} GB ({tokens} tokens of KV a pod)", slo, device))
-    yield f"TPOT of {TIGHT_MS} ms."
-    yield ""
+        rows.append((f"{memory / 1e9:g} GB ({tokens} tokens of KV a pod)", TIGHT, device))
     yield from table(bench, "memory", rows)
-    yield "Apart, every answer is held by one pod of the two, and the other one's memory holds prompts for the moment"
-    yield "that they are built. Colocated, both hold answers, and with a TPOT this tight they hold few at a time. Who"
-    yield "has no room waits, before its prompt is built."
-    yield ""
+    yield from text("""
+        Apart, every answer is held by one pod of the two, and the other one's memory holds prompts for the moment
+        that they are built. Colocated, both hold answers, and with a TPOT this tight they hold few at a time. Who
+        has no room waits, before its prompt is built.
+    """)
 
 
 def where_it_hides(bench: Bench) -> Iterator[str]:
     """Yield what becomes of it where arithmetic costs nothing while weights are read."""
-    yield "## Where a chunk hides behind the weights"
-    yield ""
-    yield "The same by the other law, a roofline: a step takes the longer of what it reads and what it computes."
-    yield ""
+    yield from text("""
+        ## Where a chunk hides behind the weights
+
+        The same by the other law, a roofline: a step takes the longer of what it reads and what it computes.
+    """)
     yield from table(bench, "TPOT", tpots(HIDES))
-    yield "A step that reads all weights for a few tokens computes some 250 more for nothing, and colocated pods with"
-    yield "chunks of 256 build prompts in what is idle. Then there is nothing to gain by taking prefill apart, however"
-    yield "tight the TPOT. Devices lie between the two laws, so **measure before you decide**: `pagewire slo calibrate`"
-    yield "fits what your own steps do, and `pagewire slo plan` takes it (`costs`)."
-    yield ""
-    yield "An earlier version of this page had 1P:1D ahead here, 16 to 5.19 at 10 ms. Its colocated pods were badly"
-    yield "set: their steps had room for 256 tokens beside a chunk, and a second prompt's chunk took it."
-    yield ""
+    yield from text("""
+        A step that reads all weights for a few tokens computes some 250 more for nothing, and colocated pods with
+        chunks of 256 build prompts in what is idle. Then there is nothing to gain by taking prefill apart, however
+        tight the TPOT. Devices lie between the two laws, so **measure before you decide**: `pagewire slo calibrate`
+        fits what your own steps do, and `pagewire slo plan` takes it (`costs`).
+
+        An earlier version of this page had 1P:1D ahead here, 16 to 5.19 at 10 ms. Its colocated pods were badly
+        set: their steps had room for 256 tokens beside a chunk, and a second prompt's chunk took it.
+    """)
 
 
 def about(bench: Bench, costs: CostModel) -> Iterator[str]:
@@ -333,7 +339,6 @@ def about(bench: Bench, costs: CostModel) -> Iterator[str]:
         f"rates from {bench.first_rate / 16:.2g} to {bench.first_rate * 16:.3g} a second, to {bench.precision:.0%}; "
         f"colocated pods with the best of {', '.join(map(str, bench.sequences))} sequences a step."
     )
-    yield ""
 
 
 def by_costs(
@@ -399,37 +404,34 @@ def table(bench: Bench, what: str, rows: list[tuple[str, str, DeviceKind]]) -> I
 
 def planned(bench: Bench) -> Iterator[str]:
     """Yield what the planner makes of it."""
-    yield "## What `pagewire slo plan` says"
-    yield ""
-    yield "By the law of the tables, in which costs add up (`ADDS` in the script): lines of a data sheet, summed by"
-    yield "hand, not measured on any pod. It chooses among the same chunks, and a step takes"
-    yield f"{MAX_NUM_SEQS} sequences at most, as it does unless `--max-num-seqs` names other numbers: so its colocated"
-    yield "clusters are not those of the tables."
+    yield from text(f"""
+        ## What `pagewire slo plan` says
+
+        By the law of the tables, in which costs add up (`ADDS` in the script): lines of a data sheet, summed by
+        hand, not measured on any pod. It chooses among the same chunks, and a step takes
+        {MAX_NUM_SEQS} sequences at most, as it does unless `--max-num-seqs` names other numbers: so its colocated
+        clusters are not those of the tables.
+    """)
     choices = Choices(chunk_sizes=CHUNKS, max_pods=6)
     for tpot_ms in (TPOTS_MS[0], TIGHT_MS):
         asks = bench.question(PLAN_RATE, f"{TTFT},tpot={tpot_ms}ms", ADDS, choices)
-        yield ""
-        yield f"{PLAN_RATE:g} requests a second, a device {HIDES.price_per_hour:.2f} an hour:"
-        yield ""
-        for line in telling.lines(plan(asks, with_what_ifs=False)):
-            yield f"    {line}".rstrip()
-    yield ""
-    yield "**By the other law the answer to the last question is the opposite.** What `pagewire slo calibrate"
-    yield "--flops` makes of the same data sheet is a roofline, and so is what a plan makes of `flops` and `bandwidth`"
-    yield "in its devices. By it:"
-    yield ""
-    asks = bench.question(PLAN_RATE, f"{TTFT},tpot={TIGHT_MS}ms", HIDES, choices)
-    yield f"    {telling.why(plan(asks, with_what_ifs=False))}"
-    yield ""
-    yield "So a data sheet alone does not decide between the two. It takes laws that were fitted to real pods."
-    yield ""
+        yield from text(f"{PLAN_RATE:g} requests a second, a device {HIDES.price_per_hour:.2f} an hour:")
+        yield from shown(telling.lines(plan(asks, with_what_ifs=False)))
+    yield from text("""
+        **By the other law the answer to the last question is the opposite.** What `pagewire slo calibrate
+        --flops` makes of the same data sheet is a roofline, and so is what a plan makes of `flops` and `bandwidth`
+        in its devices. By it:
+    """)
+    yield from shown([telling.why(plan(bench.question(PLAN_RATE, TIGHT, HIDES, choices), with_what_ifs=False))])
+    yield from text(
+        "So a data sheet alone does not decide between the two. It takes laws that were fitted to real pods."
+    )
 
 
 def of_real_pods() -> Iterator[str]:
     """Yield the tables by the laws of pods that were measured, each as its command prints it, and what plans say."""
     costs = read_costs(Path(__file__).parents[1] / REAL_COSTS)
-    yield "## By the laws of real pods"
-    yield ""
+    yield from text("## By the laws of real pods")
     kind = asked(REAL_KIND)
     yield from wrapped(
         f"The `costs` in `{REAL_COSTS}` are what `pagewire slo calibrate` fitted to one prefill and one decode pod of "
@@ -437,14 +439,12 @@ def of_real_pods() -> Iterator[str]:
         "versions stand beside them. By them the simulator came within a tenth of the medians of that file's real runs "
         "([how good it is](../slo-simulator.md#how-good-it-is)). The laws are the same in all rows."
     )
-    yield ""
     yield from wrapped(
         "Those two pods shared a machine. Here no two do, and nothing is taken of one another. But **the link as "
         f"fitted, {costs.link.bytes_per_s / 1e9:.3g} GB/s and {1e3 * costs.link.latency_s:.3g} ms, is one between two "
         f"processes of one machine**, and its fit is off by {costs.residuals['link']['mean_relative']:.0%} in the "
         "mean: what a slower one does stands below. TTFT is the page's in as many prompts of these pods."
     )
-    yield ""
     yield from about(bench_of(kind, REAL_MODEL, costs), costs)
     yield from commanded(BY_TPOT, costs)
     yield from wrapped(
@@ -453,7 +453,6 @@ def of_real_pods() -> Iterator[str]:
         "A slow link, and memory that is full, with all else as in the row of "
         f"{REAL_TPOT_MS} ms:"
     )
-    yield ""
     yield from commanded(BY_LINK, costs)
     yield from commanded(BY_MEMORY, costs)
     yield from long_prompts(costs)
@@ -461,14 +460,12 @@ def of_real_pods() -> Iterator[str]:
         "A chunk beside a batch is put together of prompts and batches that were seen apart: how much of it hides, "
         "`calibrate` does not see."
     )
-    yield ""
     yield from planned_by(bench_of(kind, REAL_MODEL, costs), costs)
     yield from wrapped(
         "What the tables have is printed by these commands, the last of them for long prompts. With a file that "
         "`pagewire slo calibrate --url HOST:PORT --output FILE` wrote after `--costs`, and its model after `--model`, "
         "they print the same of your own pods:"
     )
-    yield ""
     yield from (f"    python bench/when_disaggregation_pays.py {each}" for each in (BY_TPOT, BY_LINK, BY_MEMORY, LONG))
 
 
@@ -498,7 +495,6 @@ def long_prompts(costs: CostModel) -> Iterator[str]:
         f"{prompt_s(costs, args.prompt):.2g} s, answers are short beside it, and one of two pods cannot build what two "
         "can."
     )
-    yield ""
 
 
 def planned_by(bench: Bench, costs: CostModel) -> Iterator[str]:
@@ -516,23 +512,28 @@ def planned_by(bench: Bench, costs: CostModel) -> Iterator[str]:
         f"{fitted.memory / 1e9:g} GB at {fitted.price_per_hour:.2f} an hour, with the same chunks and "
         f"{', '.join(map(str, SEQUENCES))} sequences a step to choose from:"
     )
-    yield ""
-    for line in telling.lines(found(REAL_TPOT_MS, fitted, with_what_ifs=True)):
-        yield f"    {line}".rstrip()
-    yield ""
-    yield f"Asked for a TPOT of {REAL_LOOSE_MS} ms, it says the opposite:"
-    yield ""
-    yield f"    {telling.why(found(REAL_LOOSE_MS, fitted))}"
-    yield ""
-    yield f"And for {REAL_TPOT_MS} ms with a link of {SLOW_LINK / 1e6:g} MB/s:"
-    yield ""
-    yield f"    {telling.why(found(REAL_TPOT_MS, dataclasses.replace(fitted, link=SLOW_LINK)))}"
+    yield from shown(telling.lines(found(REAL_TPOT_MS, fitted, with_what_ifs=True)))
+    yield from text(f"Asked for a TPOT of {REAL_LOOSE_MS} ms, it says the opposite:")
+    yield from shown([telling.why(found(REAL_LOOSE_MS, fitted))])
+    yield from text(f"And for {REAL_TPOT_MS} ms with a link of {SLOW_LINK / 1e6:g} MB/s:")
+    yield from shown([telling.why(found(REAL_TPOT_MS, dataclasses.replace(fitted, link=SLOW_LINK)))])
+
+
+def text(block: str) -> Iterator[str]:
+    """Yield the lines of a block as they stand, and an empty one behind it."""
+    yield from textwrap.dedent(block).strip("\n").rstrip().split("\n")
     yield ""
 
 
-def wrapped(text: str) -> list[str]:
-    """Return the lines of a paragraph."""
-    return textwrap.wrap(text, 112, break_long_words=False, break_on_hyphens=False)
+def wrapped(paragraph: str) -> list[str]:
+    """Return the lines of a paragraph, and an empty one behind it."""
+    return [*textwrap.wrap(paragraph, 112, break_long_words=False, break_on_hyphens=False), ""]
+
+
+def shown(lines: Iterable[str]) -> Iterator[str]:
+    """Yield what a command says, indented, and an empty line behind it."""
+    yield from (f"    {line}".rstrip() for line in lines)
+    yield ""
 
 
 def _range(rates: Sequence[float], below: str) -> str:
