@@ -33,10 +33,6 @@ class Objectives:
         """Return whether a request was answered within every bound."""
         return record.is_answered and all(self.meets(record, measure) for measure in self.bounds_s)
 
-    def scaled(self, factor: float) -> Objectives:
-        """Return the same with every bound times `factor`."""
-        return Objectives({measure: bound_s * factor for measure, bound_s in self.bounds_s.items()})
-
     def __str__(self) -> str:
         """Return the text that `parse_objectives` reads."""
         return ",".join(f"{measure}={bound_s * 1e3:.10g}ms" for measure, bound_s in self.bounds_s.items())

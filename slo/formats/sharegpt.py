@@ -9,7 +9,7 @@ asked for, and what stands behind the last answer, is left out.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,7 @@ def estimated_tokens(text: str) -> int:
     return max(1, round(len(text) / CHARS_PER_TOKEN))
 
 
-def read_sharegpt(
-    path: Path, *, seed: int = 0, think_s: float = 0.0, count_tokens: Callable[[str], int] = estimated_tokens
-) -> Workload:
+def read_sharegpt(path: Path, *, seed: int = 0, think_s: float = 0.0) -> Workload:
     """Return the conversations in their order, all at 0: give them times, or go through them in a closed loop.
 
     Raises TraceError, which names the line where a conversation begins and the field in it, and OSError.
@@ -38,16 +36,14 @@ def read_sharegpt(
     arrivals = []
     for value, line in _elements(path):
         fields = _object(value, path.name, line, "")
-        turns = tuple(_turns(value, fields, path.name, line, think_s, count_tokens))
+        turns = tuple(_turns(value, fields, path.name, line, think_s))
         if turns:
             session = str(value["id"]) if "id" in fields else ""
             arrivals.append(Arrival(at_s=0.0, turns=turns, session=session))
     return Workload(name=path.name, source=from_zero(arrivals, path.name), seed=seed)
 
 
-def _turns(
-    value: dict[str, Any], fields: Fields, file: str, line: int, think_s: float, count_tokens: Callable[[str], int]
-) -> Iterator[Turn]:
+def _turns(value: dict[str, Any], fields: Fields, file: str, line: int, think_s: float) -> Iterator[Turn]:
     messages = value.get("conversations")
     if not isinstance(messages, list):
         raise fields.wrong("conversations", "not a list")
@@ -66,8 +62,8 @@ def _turns(
         elif asked:
             prompt = "\n".join(asked)
             yield Turn(
-                input_tokens=count_tokens(prompt),
-                output_tokens=max(1, count_tokens(text)),
+                input_tokens=estimated_tokens(prompt),
+                output_tokens=estimated_tokens(text),
                 text=prompt,
                 think_s=0.0 if is_first else think_s,
             )

@@ -54,7 +54,6 @@ def test_a_request_is_good_when_it_meets_all() -> None:
     assert not slo.is_good(answered(0.0, gap_s=0.03))
     assert not slo.is_good(failed(0.0))
     assert slo.meets(failed(0.0), "ttft") is False
-    assert slo.scaled(2.0).is_good(answered(0.0, ttft_s=0.2, gap_s=0.03))
 
 
 def test_failed_requests_count_as_not_good() -> None:
@@ -131,12 +130,11 @@ def test_what_is_no_objective_is_an_error(text: str, said: str) -> None:
         parse_objectives(text)
 
 
-def test_a_bound_that_is_just_met_is_met_and_a_wider_one_by_its_factor() -> None:
+def test_a_bound_that_is_just_met_is_met() -> None:
     record = answered(0.0, ttft_s=0.25, gap_s=0.5, tokens=3)
     assert parse_objectives("ttft=250ms,tpot=500ms,e2e=1250ms").is_good(record)
     assert not parse_objectives("ttft=249ms").is_good(record)
     assert not parse_objectives("ttft=1s,e2e=1249ms").is_good(record)
-    assert parse_objectives("ttft=0.1s,e2e=1s").scaled(2.5).bounds_s == {"ttft": 0.25, "e2e": 2.5}
     assert str(parse_objectives("ttft=0.1s,e2e=1s")) == "ttft=100ms,e2e=1000ms"
 
 
