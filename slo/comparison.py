@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagewire.slo.experiment import Trial
+from pagewire.slo.objectives import MEASURES
+from pagewire.slo.record import NAMES
 from pagewire.slo.statistics import CONFIDENCE
 from pagewire.slo.summary import Attainment
 
 RESAMPLES = 2000
 BEYOND = 5  # values that lie beyond a percentile, at least: of fewer nothing is concluded
 PERCENTS = (50.0, 95.0)
-MEASURES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end to end"}
 
 Values = NDArray[np.float64]
 
@@ -71,7 +72,7 @@ def compare(first: Trial, second: Trial, *, seed: int = 0) -> list[Difference]:
         )
     ]  # fmt: skip
     draw = np.random.default_rng(seed)
-    for measure, name in MEASURES.items():
+    for measure in MEASURES:
         pair = [_values_ms(each, measure) for each in (first, second)]
         if not all(map(len, pair)):
             continue
@@ -82,8 +83,8 @@ def compare(first: Trial, second: Trial, *, seed: int = 0) -> list[Difference]:
             ends = interval(drawn[1][:, place] - drawn[0][:, place]) if is_enough else (None, None)
             found.append(
                 Difference(
-                    what=f"{name} p{percent:g}", unit="ms", first=float(seen[0][place]), second=float(seen[1][place]),
-                    low=ends[0], high=ends[1],
+                    what=f"{NAMES[measure]} p{percent:g}", unit="ms", first=float(seen[0][place]),
+                    second=float(seen[1][place]), low=ends[0], high=ends[1],
                 )
             )  # fmt: skip
     return found

@@ -10,6 +10,7 @@ from typing import Any
 from pagewire.slo.bracket import Crossing, Evidence, crossing
 from pagewire.slo.configuration import Configuration
 from pagewire.slo.summary import Attainment
+from pagewire.slo.table import aligned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +59,9 @@ class Finding:
 
 def table(findings: Sequence[Finding], targets: Sequence[float]) -> Iterator[str]:
     """Yield the lines of a table: for each configuration the highest rate of each target."""
-    names = max(len(each.configuration.name) for each in findings)
-    rows = [[str(each) for each in finding.crossings(targets)] for finding in findings]
     heads = [f"{target:.10g}" if target * 100 % 1 else f"{target:.0%}" for target in targets]
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    for name, cells in [("", heads), *zip((each.configuration.name for each in findings), rows, strict=True)]:
-        yield "  ".join([f"{name:<{names}}", *(f"{cell:<{w}}" for cell, w in zip(cells, widths, strict=True))]).rstrip()
+    rows = [[each.configuration.name, *map(str, each.crossings(targets))] for each in findings]
+    yield from aligned([["", *heads], *rows])
     for finding in findings:
         if finding.error:
             yield f"{finding.configuration.name} failed: {finding.error.splitlines()[0]}"

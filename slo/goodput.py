@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from pagewire.slo.bracket import Evidence
 from pagewire.slo.experiment import Trial
 from pagewire.slo.summary import Attainment
 
@@ -59,11 +60,10 @@ class Goodput:
 
 def rate_points(trials: Iterable[Trial]) -> list[RatePoint]:
     """Return the attainment at each rate, in rising order; trials of one rate are pooled."""
-    found: dict[float, Attainment] = {}
+    evidence = Evidence()
     for trial in trials:
-        new, old = trial.summary.all_attained, found.get(trial.rate_per_s, Attainment(good=0, total=0))
-        found[trial.rate_per_s] = Attainment(good=old.good + new.good, total=old.total + new.total)
-    return [RatePoint(rate, found[rate]) for rate in sorted(found)]
+        evidence.tell(trial.rate_per_s, trial.summary.all_attained)
+    return [RatePoint(rate, evidence.attained(rate)) for rate in evidence.rates]
 
 
 def goodput(points: Sequence[RatePoint], target: float) -> Goodput:

@@ -9,6 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+MEASURES = ("ttft", "tpot", "e2e", "late")  # of a request, in seconds: see `Record.value_s`
+NAMES = {  # as people read them, with the gaps between an answer's parts
+    "ttft": "TTFT", "tpot": "TPOT", "gap": "gap between parts", "e2e": "end to end", "late": "sent late by",
+}  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:

@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from pagewire.core.documents import parse_object, real, whole
-from pagewire.slo.record import Record
-
-MEASURES = ("ttft", "tpot", "e2e", "late")  # as columns in seconds, for whoever reads a file without us
+from pagewire.slo.record import MEASURES, Record
 
 
 def row_of(record: Record) -> dict[str, Any]:
-    """Return a record as a row, its measures with it."""
+    """Return a record as a row, its measures with it, for whoever reads a file without us."""
     return dataclasses.asdict(record) | {f"{name}_s": record.value_s(name) for name in MEASURES}
 
 

@@ -17,6 +17,10 @@ class Interval:
     low: float
     high: float
 
+    def __str__(self) -> str:
+        """Return it as people read it."""
+        return f"{self.low:.1%} to {self.high:.1%}"
+
 
 def wilson(good: int, total: int, confidence: float = CONFIDENCE) -> Interval:
     """Return Wilson's interval of a share of which `good` of `total` were seen; raises ValueError on no sample."""

@@ -9,8 +9,6 @@ from typing import Any
 from pagewire.slo.objectives import Objectives
 from pagewire.slo.statistics import CONFIDENCE, Distribution, Interval, wilson
 
-MEASURES = ("ttft", "tpot", "e2e", "late")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:

@@ -100,17 +100,17 @@ class Sweep:
         repeat = next(number for number in itertools.count() if number not in taken)  # one may have been taken away
         workload = probe_workload(self._config, rate, repeat)
         run = await cluster.run(workload, run_plan(self._config))
-        told = run.as_json(
+        figures = run.as_json(
             **self._about,
             configuration=configuration.name,
             settings=dict(configuration.settings),
             workload=self._config.as_json() | {"rate": rate, "seed": workload.seed},
         )
-        self._folder.keep(configuration, rate, repeat, told, run.records)
+        self._folder.keep(configuration, rate, repeat, figures, run.records)
         self._tell()
         attained = run.summary.all_attained
-        sure = f"{attained.interval.low:.1%} to {attained.interval.high:.1%}"
-        self._say(f"{configuration.name}: {rate:g}/s, {attained.share:.1%} of {attained.total} good ({sure})")
+        told = f"{attained.share:.1%} of {attained.total} good ({attained.interval})"
+        self._say(f"{configuration.name}: {rate:g}/s, {told}")
         for warning in run.warnings():
             self._say(f"  {warning}")
 

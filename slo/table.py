@@ -1,15 +1,13 @@
-"""A run's figures for people. Pure."""
+"""Figures for people: a run's, and columns of any. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
+from pagewire.slo.record import NAMES
 from pagewire.slo.statistics import CONFIDENCE
 from pagewire.slo.summary import Attainment, Summary
 
-NAMES = {
-    "ttft": "TTFT", "tpot": "TPOT", "gap": "gap between parts", "e2e": "end to end", "late": "sent late by",
-}  # fmt: skip
 COLUMNS = ("mean", "p50", "p90", "p95", "p99", "max")
 
 
@@ -41,11 +39,16 @@ def failures(summary: Summary, details: Mapping[str, str]) -> Iterator[str]:
         yield f"{count} requests failed: {error}" + (f": {detail}" if detail else "")
 
 
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield a line for each row of cells, one at least, its columns below one another."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
 def _share(attained: Attainment) -> str:
-    low, high = attained.interval.low, attained.interval.high
-    return (
-        f"{attained.share:.1%}  ({CONFIDENCE:.0%} sure: {low:.1%} to {high:.1%}; {attained.good} of {attained.total})"
-    )
+    sure = f"{CONFIDENCE:.0%} sure: {attained.interval}"
+    return f"{attained.share:.1%}  ({sure}; {attained.good} of {attained.total})"
 
 
 def _row(name: str, value: str) -> str:

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Iterable
 
 from pagewire.slo.objectives import Objectives
-from pagewire.slo.record import Record
+from pagewire.slo.record import MEASURES, NAMES, Record
 from pagewire.slo.statistics import distribution_ms
-from pagewire.slo.summary import MEASURES, Attainment, Summary, Window
+from pagewire.slo.summary import Attainment, Summary, Window
 
 
 class Tally:
@@ -30,7 +30,7 @@ class Tally:
         self._first_s, self._last_s = math.inf, 0.0  # when the first and the last one were due
         self._ended_s = 0.0  # when the last one had its answer
         self._requests = 0
-        self._values = {name: array("d") for name in (*MEASURES, "gap")}
+        self._values = {name: array("d") for name in NAMES}
         self._failures: Counter[str] = Counter()
         self._good: Counter[str] = Counter()
         self._all_good = 0

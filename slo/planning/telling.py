@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from pagewire.slo.planning.plan import Plan, Side
 from pagewire.slo.planning.spending import Spending
-from pagewire.slo.summary import Attainment
-
-NAMES = {"ttft": "TTFT", "tpot": "TPOT"}
+from pagewire.slo.record import NAMES
+from pagewire.slo.table import aligned
 
 
 def lines(plan: Plan) -> Iterator[str]:
     """Yield the lines of a plan."""
-    yield from _aligned([("", "cluster", "an hour", "good", "95 % sure"), *map(_row, (plan.colocated, plan.apart))])
+    yield from aligned([("", "cluster", "an hour", "good", "95 % sure"), *map(_row, (plan.colocated, plan.apart))])
     yield ""
     yield why(plan)
     if too_long := plan.question.num_too_long():
@@ -36,7 +35,7 @@ def lines(plan: Plan) -> Iterator[str]:
             best = ("none", "") if each.best is None else (str(each.best.candidate), f"{each.best.candidate.price:.2f}")
             share = f"{each.attained.share:.1%}" if each.is_met else f"at most {each.attained.share:.1%}"
             rows.append((each.name, "will do" if each.is_met else "will not do", share, *best))
-        yield from _aligned(rows)
+        yield from aligned(rows)
 
 
 def why(plan: Plan) -> str:
@@ -86,11 +85,7 @@ def _row(side: Side) -> tuple[str, ...]:
     if side.outcome is None:
         return side.name, "none", "", "", ""
     attained, candidate = side.outcome.attained, side.outcome.candidate
-    return side.name, str(candidate), f"{candidate.price:.2f}", f"{attained.share:.1%}", _interval(attained)
-
-
-def _interval(attained: Attainment) -> str:
-    return f"{attained.interval.low:.1%} to {attained.interval.high:.1%}"
+    return side.name, str(candidate), f"{candidate.price:.2f}", f"{attained.share:.1%}", str(attained.interval)
 
 
 def _spent(spent: Spending, target: float) -> Iterator[str]:
@@ -103,13 +98,7 @@ def _spent(spent: Spending, target: float) -> Iterator[str]:
         parts = [
             (part, f"{1e3 * each:.1f} ms", f"{each / measure.mean_s:.0%}") for part, each in measure.parts_s.items()
         ]
-        yield from (f"    {line}" for line in _aligned(parts))
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        yield from (f"    {line}" for line in aligned(parts))
 
 
 def as_json(plan: Plan) -> dict[str, Any]:

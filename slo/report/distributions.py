@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pagewire.slo.experiment import Experiment, Trial
+from pagewire.slo.record import NAMES
 from pagewire.slo.report.figure import Cell, Figure, extremes, percent
 from pagewire.slo.report.style import BOUND, LEGEND, SOFT, TOP, line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-MEASURES = {"ttft": "TTFT", "tpot": "TPOT"}
+MEASURES = ("ttft", "tpot")
 STEPS = 400  # of a curve, at most
 WIDE = 20  # times the middle, from which on a tail is drawn on a logarithmic axis
 
@@ -47,7 +48,7 @@ def distributions(experiment: Experiment, shown: Sequence[Trial]) -> Figure | No
         }
         for measure in MEASURES
     }
-    said = [f"{MEASURES[name]} was met by {extremes(shares, percent)}" for name, shares in met.items() if shares]
+    said = [f"{NAMES[name]} was met by {extremes(shares, percent)}" for name, shares in met.items() if shares]
     return Figure(
         slug="distributions",
         title="TTFT and TPOT",
@@ -77,7 +78,7 @@ def _row(name: str, measure: str, trial: Trial) -> Sequence[Cell]:
     met = ["", "", ""]
     if attained is not None:
         met = [percent(each) for each in (attained.share, attained.interval.low, attained.interval.high)]
-    return (name, MEASURES[measure], *percentiles, "" if bound_s is None else f"{1e3 * bound_s:g}", *met)
+    return (name, NAMES[measure], *percentiles, "" if bound_s is None else f"{1e3 * bound_s:g}", *met)
 
 
 def _draw(canvas: Canvas, found: Sequence[tuple[str, dict[str, list[tuple[float, float]]], Trial]]) -> None:
@@ -102,7 +103,7 @@ def _draw(canvas: Canvas, found: Sequence[tuple[str, dict[str, list[tuple[float,
                 bound_ms, 1, f"SLO {bound_ms:g} ms", transform=axes.get_xaxis_transform(), ha="center", va="bottom",
                 fontsize="small", color=SOFT,
             )  # fmt: skip
-        axes.set(xlabel=f"{MEASURES[measure]}, ms", ylim=(0, TOP))
+        axes.set(xlabel=f"{NAMES[measure]}, ms", ylim=(0, TOP))
     panels[0].set_ylabel("share of all requests, %")
     handles = {
         label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
