@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pagewire.slo.composition import Composition
-from pagewire.slo.cost_model import CostModel
 from pagewire.slo.objectives import Objectives
 from pagewire.slo.planning.candidate import Candidate
 from pagewire.slo.record import Record
@@ -71,20 +69,20 @@ class Judge:
     def whole(self, candidate: Candidate) -> Whole:
         """Return the same with all that is to be known of it."""
         if candidate not in self._wholes:
-            family = candidate.family
-            composition = family.composition(candidate.prefill, candidate.decode)
-            watched = _Watched(composition, family.costs, self.workload, self._seed, is_detailed=False)
-            records = watched.run()
+            records, requests = list[Record](), list[SimRequest]()
+            self._simulator(candidate).play(records.append, requests.append)
             summary = summarize(records, self.window, self.objectives)
             self._wholes[candidate] = Whole(
-                candidate=candidate, summary=summary, records=(*records,), requests=(*watched.requests,)
+                candidate=candidate, summary=summary, records=(*records,), requests=(*requests,)
             )
         return self._wholes[candidate]
 
-    def _judge(self, candidate: Candidate) -> Outcome:
+    def _simulator(self, candidate: Candidate) -> Simulator:
         family = candidate.family
         composition = family.composition(candidate.prefill, candidate.decode)
-        simulator = Simulator(composition, family.costs, self.workload, self._seed, is_detailed=False)
+        return Simulator(composition, family.costs, self.workload, self._seed, is_detailed=False)
+
+    def _judge(self, candidate: Candidate) -> Outcome:
         good = bad = 0
         most_bad = math.floor(self._most * (1 - self.target) + 1e-9)
 
@@ -100,7 +98,7 @@ class Judge:
                 raise _OutOfReachError
 
         try:
-            simulator.play(on_record)
+            self._simulator(candidate).play(on_record)
         except _OutOfReachError:
             return Outcome(
                 candidate=candidate, attained=Attainment(good=self._most - bad, total=self._most), is_met=False
@@ -113,17 +111,3 @@ class Judge:
 
 class _OutOfReachError(Exception):
     """Too many requests were bad."""
-
-
-class _Watched(Simulator):
-    """Keeps the requests, whose moments say where the time went."""
-
-    def __init__(
-        self, composition: Composition, costs: CostModel, workload: Workload, seed: int, *, is_detailed: bool
-    ) -> None:
-        self.requests: list[SimRequest] = []
-        super().__init__(composition, costs, workload, seed, is_detailed=is_detailed)
-
-    def _over(self, request: SimRequest) -> None:
-        self.requests.append(request)
-        super()._over(request)

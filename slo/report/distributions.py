@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from pagewire.slo.experiment import Experiment, Trial
 from pagewire.slo.record import NAMES
-from pagewire.slo.report.figure import Cell, Figure, extremes, percent
-from pagewire.slo.report.style import BOUND, LEGEND, SOFT, TOP, line
+from pagewire.slo.report.figure import Cell, Figure, evenly, extremes, percent
+from pagewire.slo.report.style import BOUND, SOFT, TOP, legend, line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -30,9 +30,7 @@ def cdf(trial: Trial, measure: str) -> list[tuple[float, float]]:
     base = sum(value is None for value in answered)
     if not values:
         return []
-    places = (
-        range(len(values)) if len(values) <= STEPS else [k * (len(values) - 1) // (STEPS - 1) for k in range(STEPS)]
-    )
+    places = evenly(range(len(values)), STEPS)
     return [(0.0, base / len(counted)), *((values[place], (base + place + 1) / len(counted)) for place in places)]
 
 
@@ -105,7 +103,4 @@ def _draw(canvas: Canvas, found: Sequence[tuple[str, dict[str, list[tuple[float,
             )  # fmt: skip
         axes.set(xlabel=f"{NAMES[measure]}, ms", ylim=(0, TOP))
     panels[0].set_ylabel("share of all requests, %")
-    handles = {
-        label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
-    canvas.legend(handles.values(), handles.keys(), **LEGEND)
+    legend(canvas, panels)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
+T = TypeVar("T")
 Cell = str | int | float | None
 FEW = 3
 
@@ -32,6 +33,13 @@ class Figure:
     draw: Callable[[Canvas], None]
     height_in: float = 3.6
     notes: Sequence[str] = ()
+
+
+def evenly(items: Sequence[T], most: int) -> Sequence[T]:
+    """Return them all, or of more than `most` (2 or more) as many, evenly apart, the first and the last among them."""
+    if len(items) <= most:
+        return items
+    return [items[place * (len(items) - 1) // (most - 1)] for place in range(most)]
 
 
 def percent(share: float, digits: int = 1) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pagewire.slo.experiment import DECODE, PREFILL, Experiment, Series
 from pagewire.slo.goodput import TARGETS, Goodput, goodput, rate_points
 from pagewire.slo.report.figure import Figure, percent
+from pagewire.slo.report.shown import of_alone
 from pagewire.slo.report.style import GRID, SERIES
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def ratios(experiment: Experiment) -> Figure | None:
         ],
         draw=lambda canvas: _draw(canvas, cells),
         height_in=1.2 + 0.75 * len({prefill for prefill, _ in cells}),
-        notes=[] if of is experiment else [f"Of these runs alone: {experiment.question_of(of.trials[0])}."],
+        notes=of_alone(experiment, of),
     )
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pagewire.slo.experiment import Experiment, Trial
+from pagewire.slo.report.figure import evenly
 from pagewire.slo.report.style import MOST
 
 
@@ -13,21 +12,14 @@ def shown(experiment: Experiment) -> list[Trial]:
 
     Of one series, those at rates evenly apart.
     """
-    trials = list(experiment.trials)
-    if len(trials) <= MOST:
-        return trials
+    if len(experiment.trials) <= MOST:
+        return list(experiment.trials)
     series = experiment.series()
     if len(series) == 1:
-        return _apart(series[0].trials)
+        return list(evenly(series[0].trials, MOST))
     rates = [{trial.rate_per_s for trial in each.trials} for each in series]
     rate = max({rate for each in rates for rate in each}, key=lambda rate: (sum(rate in each for each in rates), rate))
-    return _apart([trial for each in series for trial in each.trials if trial.rate_per_s == rate])
-
-
-def _apart(trials: Sequence[Trial]) -> list[Trial]:
-    if len(trials) <= MOST:
-        return list(trials)
-    return [trials[place * (len(trials) - 1) // (MOST - 1)] for place in range(MOST)]
+    return list(evenly([trial for each in series for trial in each.trials if trial.rate_per_s == rate], MOST))
 
 
 def looked_into(experiment: Experiment) -> list[Trial]:
@@ -35,3 +27,8 @@ def looked_into(experiment: Experiment) -> list[Trial]:
     if len(experiment.trials) <= 2:
         return list(experiment.trials)
     return [min(experiment.trials, key=lambda trial: trial.summary.all_attained.share)]
+
+
+def of_alone(experiment: Experiment, question: Experiment) -> list[str]:
+    """Return the note that a picture of one of `experiment.questions()` has, none where that is all there is."""
+    return [] if question is experiment else [f"Of these runs alone: {experiment.question_of(question.trials[0])}."]

@@ -5,7 +5,12 @@ Colours are those of the light page; the page itself gives them others in the da
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
 
 INK, SOFT, GRID, MISSED = "#1a1e27", "#566072", "#d5d9e0", "#b3261e"
 SERIES = ("#1f5fd0", "#c2410c", "#2f8060", "#7c3aed", "#8a6d1a", "#b3206e", "#0e7490")
@@ -29,3 +34,11 @@ def line(place: int) -> dict[str, Any]:
     """Return colour, dash and marker of the line in a place."""
     at = place % len(SERIES)
     return {"color": SERIES[at], "linestyle": DASHES[at], "marker": MARKERS[at]}
+
+
+def legend(canvas: Canvas, panels: Sequence[Axes]) -> None:
+    """Put one legend below several panels: what stands in more than one of them stands in it once."""
+    handles = {
+        label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    canvas.legend(list(handles.values()), list(handles), **LEGEND)

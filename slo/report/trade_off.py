@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pagewire.slo.experiment import Experiment
-from pagewire.slo.report.figure import Figure
-from pagewire.slo.report.style import INK, LEGEND, line
+from pagewire.slo.report.figure import Figure, evenly
+from pagewire.slo.report.shown import of_alone
+from pagewire.slo.report.style import INK, legend, line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -63,12 +64,7 @@ def trade_off(experiment: Experiment) -> Figure | None:
     found = spots_by_rate(of)
     if not found:
         return None
-    rates = list(found)
-    drawn = (
-        rates
-        if len(rates) <= MOST_RATES
-        else [rates[k * (len(rates) - 1) // (MOST_RATES - 1)] for k in range(MOST_RATES)]
-    )
+    drawn = evenly(list(found), MOST_RATES)
     said = [f"at {rate:g}/s: {', '.join(spot.series for spot in found[rate] if spot.is_front)}" for rate in found]
     names = list(dict.fromkeys(spot.series for spots in found.values() for spot in spots))
     return Figure(
@@ -87,8 +83,8 @@ def trade_off(experiment: Experiment) -> Figure | None:
         draw=lambda canvas: _draw(canvas, {rate: found[rate] for rate in drawn}, names),
         height_in=3.6 if len(drawn) < 3 else 5.6,
         notes=[
-            *([f"{len(drawn)} of {len(rates)} rates are drawn."] if len(drawn) < len(rates) else []),
-            *([] if of is experiment else [f"Of these runs alone: {experiment.question_of(of.trials[0])}."]),
+            *([f"{len(drawn)} of {len(found)} rates are drawn."] if len(drawn) < len(found) else []),
+            *of_alone(experiment, of),
         ],
     )
 
@@ -108,5 +104,4 @@ def _draw(canvas: Canvas, found: dict[float, list[Spot]], names: Sequence[str]) 
         axes.margins(0.15)
     for axes in flat[len(found) :]:
         axes.axis("off")
-    handles = {label: handle for axes in flat for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    canvas.legend(handles.values(), handles.keys(), **LEGEND)
+    legend(canvas, flat)

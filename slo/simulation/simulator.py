@@ -63,6 +63,7 @@ class Simulator:
         self._random = random.Random(seed)
         self._is_detailed = is_detailed
         self._on_record: Callable[[Record], None] = lambda _: None
+        self._on_request: Callable[[SimRequest], None] = lambda _: None
 
     @property
     def pods(self) -> list[PrefillPod | DecodePod]:
@@ -85,9 +86,14 @@ class Simulator:
         self.play(records.append)
         return records
 
-    def play(self, on_record: Callable[[Record], None]) -> None:
-        """Run to the end; `on_record` hears of each request as it is over. To be called once."""
-        self._on_record = on_record
+    def play(
+        self, on_record: Callable[[Record], None], on_request: Callable[[SimRequest], None] = lambda _: None
+    ) -> None:
+        """Run to the end; `on_record` hears of each request as it is over. To be called once.
+
+        `on_request` is given the request itself, whose moments say where the time went.
+        """
+        self._on_record, self._on_request = on_record, on_request
         agenda = self._around.agenda
         for pod in self.pods:
             agenda.at(0.0, self._say_load, pod)
@@ -112,11 +118,7 @@ class Simulator:
 
     @property
     def _is_at_rest(self) -> bool:
-        return (
-            self._router.is_at_rest
-            and all(pod.is_at_rest for pod in self.decode_pods.values())
-            and all(pod.is_at_rest for pod in self.prefill_pods.values())
-        )
+        return self._router.is_at_rest and all(pod.is_at_rest for pod in self.pods)
 
     def _deliver(self, pod_id: str, request: SimRequest, submit: Submit) -> None:
         self.decode_pods[pod_id].submit(request, submit)
@@ -137,6 +139,7 @@ class Simulator:
         self._router.on_heartbeat(pod.pod_id, load)
 
     def _over(self, request: SimRequest) -> None:
+        self._on_request(request)
         self._on_record(_record(request, is_detailed=self._is_detailed))
         self._player.over(request)
 
