@@ -30,6 +30,7 @@ from pagewire.slo.record import Record
 from pagewire.slo.roofline import Device, ModelShape, roofline
 from pagewire.slo.simulation.simulator import Simulator
 from pagewire.slo.tally import Tally
+from pagewire.slo.transforms import retimed
 
 LARGE = roofline(
     ModelShape(name="8B", parameters=8.03e9, num_layers=32, num_heads=32, num_kv_heads=8, head_dim=128),
@@ -74,7 +75,7 @@ def played(name: str, num_requests: int) -> dict[str, Any]:
     """Return the figures of one simulation; they are printed meanwhile."""
     composition, costs, rate = CLUSTERS[name]
     shape = Shape(input=Lengths(512, 512), output=Lengths(64, 64))
-    asked = made_up(name, shape, lambda: Process(rate=rate).times(0), num_arrivals=num_requests, seed=0)
+    asked = retimed(made_up(name, shape, num_arrivals=num_requests, seed=0), Process(rate=rate), 0)
     simulator = Simulator(composition, costs, asked, is_detailed=False)
     tally = Tally(0.0, math.inf, parse_objectives(""))
     done, began_s, began_cpu_s = 0, time.perf_counter(), time.process_time()

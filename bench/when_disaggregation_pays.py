@@ -39,7 +39,7 @@ from pagewire.slo.planning.candidate import MAX_NUM_SEQS, Candidate, Choices, fa
 from pagewire.slo.planning.device_kind import DeviceKind
 from pagewire.slo.planning.judge import Judge
 from pagewire.slo.planning.plan import Plan, Question, plan
-from pagewire.slo.processes import Process, at_once
+from pagewire.slo.processes import Process
 from pagewire.slo.roofline import ModelShape
 from pagewire.slo.summary import Window
 from pagewire.slo.transforms import retimed
@@ -117,7 +117,7 @@ class Bench:
     def workload(self, rate: float) -> Workload:
         """Return Poisson arrivals; at every rate the same requests."""
         shape = Shape(input=self.prompt, output=self.answer)
-        drawn = made_up("made up", shape, at_once, num_arrivals=self.requests, seed=self.seed)
+        drawn = made_up("made up", shape, num_arrivals=self.requests, seed=self.seed)
         return retimed(drawn, Process(rate=rate), self.seed)
 
     def question(self, rate: float, slo: str, device: DeviceKind, choices: Choices) -> Question:

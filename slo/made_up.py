@@ -6,9 +6,8 @@ Invariant: one seed, one workload; lengths and sharing do not depend on the time
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 
 from pagewire.slo.arrival import Arrival, Turn
 from pagewire.slo.workload import Workload, num_pieces
@@ -103,10 +102,10 @@ class Shape:
     think_s: float = 0.0
 
 
-def made_up(
-    name: str, shape: Shape, times: Callable[[], Iterable[float]], *, num_arrivals: int, seed: int, concurrency: int = 0
-) -> Workload:
-    """Return a workload of `num_arrivals` at the first of `times()`. Nothing but the tree is shared.
+def made_up(name: str, shape: Shape, *, num_arrivals: int, seed: int) -> Workload:
+    """Return a workload of `num_arrivals`, all at 0 s: a closed loop's, or to be given times (`retimed`).
+
+    Nothing but the tree is shared.
 
     Raises ValueError where the tree's share is none in whole pieces, or leaves nothing of a prompt.
     """
@@ -115,9 +114,9 @@ def made_up(
 
     def source() -> Iterator[Arrival]:
         draw = _Draw(shape, random.Random(f"{seed}/shape"))
-        return (draw.arrival(at_s) for at_s in islice(times(), num_arrivals))
+        return (draw.arrival() for _ in range(num_arrivals))
 
-    return Workload(name=name, source=source, piece_tokens=MADE_UP_PIECE_TOKENS, concurrency=concurrency, seed=seed)
+    return Workload(name=name, source=source, piece_tokens=MADE_UP_PIECE_TOKENS, seed=seed)
 
 
 def _pieces_per_level(shape: Shape) -> int:
@@ -143,7 +142,7 @@ class _Draw:
         # Not 1 - share: a way is of whole pieces, and the mean is to be as asked all the same.
         self._own_share = 1 - self._per_level * shape.tree.depth * MADE_UP_PIECE_TOKENS / shape.input.mean
 
-    def arrival(self, at_s: float) -> Arrival:
+    def arrival(self) -> Arrival:
         """Return the next one."""
         shape, chance = self._shape, self._chance
         shared = tuple(shape.tree.way(chance, self._per_level))
@@ -152,7 +151,7 @@ class _Draw:
         later = (
             self._turn((), shape.later_input.draw(chance), self._think_s()) for _ in range(shape.turns.draw(chance) - 1)
         )
-        return Arrival(at_s=at_s, turns=(first, *later))
+        return Arrival(at_s=0.0, turns=(first, *later))
 
     def _turn(self, shared: tuple[int, ...], own_tokens: int, think_s: float) -> Turn:
         begin = self._next_piece

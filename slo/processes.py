@@ -50,8 +50,3 @@ class Process:
             return lambda: draw.expovariate(self.rate)
         shape = 1 / self.cv**2
         return lambda: draw.gammavariate(shape, 1 / (self.rate * shape))
-
-
-def at_once() -> Iterator[float]:
-    """Return 0 without end: the times of a closed loop, which say nothing."""
-    return itertools.repeat(0.0)

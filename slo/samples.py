@@ -16,6 +16,7 @@ from pagewire.slo.arrival import Arrival, Turn
 from pagewire.slo.formats.mooncake import write_mooncake
 from pagewire.slo.made_up import Lengths, Shape, made_up
 from pagewire.slo.processes import Process
+from pagewire.slo.transforms import retimed
 from pagewire.slo.workload import PIECE_TOKENS, Workload, num_pieces
 
 FOLDER = Path(__file__).parent / "recordings"
@@ -44,13 +45,13 @@ def write(folder: Path) -> None:
     """Write all of them into a folder."""
     write_mooncake(_conversations(), folder / FILES["mooncake"])
     shape = Shape(input=Lengths(16, 4096), output=Lengths(1, 512))
-    azure = made_up("azure", shape, lambda: Process(rate=2.0).times(SEED), num_arrivals=REQUESTS, seed=SEED)
+    azure = _drawn("azure", shape, Process(rate=2.0))
     with (folder / FILES["azure"]).open("w", newline="", encoding="utf-8") as out:
         rows = csv.writer(out, lineterminator="\n")
         rows.writerow(("TIMESTAMP", "ContextTokens", "GeneratedTokens"))
         for at_s, turn in _requests(azure):
             rows.writerow((f"{BEGIN + timedelta(seconds=at_s)}", turn.input_tokens, turn.output_tokens))
-    bursts = made_up("burst", shape, lambda: Process(rate=1.0, cv=3.0).times(SEED), num_arrivals=REQUESTS, seed=SEED)
+    bursts = _drawn("burst", shape, Process(rate=1.0, cv=3.0))
     with (folder / FILES["burstgpt"]).open("w", newline="", encoding="utf-8") as out:
         rows = csv.writer(out, lineterminator="\n")
         rows.writerow(("Timestamp", "Model", "Request tokens", "Response tokens", "Total tokens", "Log Type"))
@@ -64,7 +65,7 @@ def write(folder: Path) -> None:
 def _conversations() -> Workload:
     """Return prompts in blocks of Mooncake's: all begin with one system prompt, and most go on with an earlier one."""
     shape = Shape(input=Lengths(100, 2500), output=Lengths(1, 800))
-    drawn = made_up("mooncake", shape, lambda: Process(rate=3.0).times(SEED), num_arrivals=REQUESTS, seed=SEED)
+    drawn = _drawn("mooncake", shape, Process(rate=3.0))
 
     def source() -> Iterator[Arrival]:
         chance = random.Random(SEED)
@@ -81,6 +82,10 @@ def _conversations() -> Workload:
             yield Arrival(at_s=at_s, turns=(told,))
 
     return Workload(name="mooncake", source=source)
+
+
+def _drawn(name: str, shape: Shape, process: Process) -> Workload:
+    return retimed(made_up(name, shape, num_arrivals=REQUESTS, seed=SEED), process, SEED)
 
 
 def _requests(workload: Workload) -> Iterator[tuple[float, Turn]]:

@@ -10,7 +10,7 @@ from pagewire.slo.formats.mooncake import read_mooncake
 from pagewire.slo.formats.sharegpt import read_sharegpt
 from pagewire.slo.formats.tables import AZURE, read_azure, read_burstgpt
 from pagewire.slo.made_up import PrefixTree, Shape, made_up
-from pagewire.slo.processes import Process, at_once
+from pagewire.slo.processes import Process
 from pagewire.slo.samples import sample
 from pagewire.slo.transforms import at_rate, first, resized, retimed, until
 from pagewire.slo.workload import Workload
@@ -60,7 +60,7 @@ def _made_up(config: WorkloadConfig) -> Workload:
         think_s=config.think_s,
     )
     num_arrivals = config.requests or (NO_END if config.duration_s else DEFAULT_REQUESTS)
-    return made_up("made up", shape, at_once, num_arrivals=num_arrivals, seed=config.seed)
+    return made_up("made up", shape, num_arrivals=num_arrivals, seed=config.seed)
 
 
 def _timed(config: WorkloadConfig, workload: Workload) -> Workload:

@@ -17,7 +17,7 @@ from typing import Any
 
 from pagewire.slo.arrival import Arrival, Turn
 from pagewire.slo.formats.fields import Fields, TraceError
-from pagewire.slo.formats.recording import from_zero
+from pagewire.slo.formats.recording import recorded
 from pagewire.slo.workload import PIECE_TOKENS, Workload, num_pieces
 
 
@@ -42,7 +42,7 @@ def read_mooncake(path: Path, *, seed: int = 0) -> Workload:
             if session:
                 place[session] = len(arrivals)
             arrivals.append(Arrival(at_s=fields.real("timestamp") / 1e3, turns=(_turn(fields),), session=session))
-    return Workload(name=path.name, source=from_zero(arrivals, path.name), piece_tokens=PIECE_TOKENS, seed=seed)
+    return recorded(path, arrivals, seed)
 
 
 def _fields(line: bytes, file: str, number: int) -> Fields:

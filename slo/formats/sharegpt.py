@@ -15,7 +15,7 @@ from typing import Any
 
 from pagewire.slo.arrival import Arrival, Turn
 from pagewire.slo.formats.fields import Fields, TraceError
-from pagewire.slo.formats.recording import from_zero
+from pagewire.slo.formats.recording import recorded
 from pagewire.slo.workload import Workload
 
 ASKING = ("human", "user", "system")
@@ -40,7 +40,7 @@ def read_sharegpt(path: Path, *, seed: int = 0, think_s: float = 0.0) -> Workloa
         if turns:
             session = str(value["id"]) if "id" in fields else ""
             arrivals.append(Arrival(at_s=0.0, turns=turns, session=session))
-    return Workload(name=path.name, source=from_zero(arrivals, path.name), seed=seed)
+    return recorded(path, arrivals, seed)
 
 
 def _turns(value: dict[str, Any], fields: Fields, file: str, line: int, think_s: float) -> Iterator[Turn]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pagewire.slo.arrival import Arrival
+from pagewire.slo.arrival import Arrival, Turn
 from pagewire.slo.formats.fields import Fields, TraceError
-from pagewire.slo.formats.recording import Unshared, from_zero
-from pagewire.slo.workload import Workload
+from pagewire.slo.formats.recording import recorded
+from pagewire.slo.workload import PIECE_TOKENS, Workload, num_pieces
 
 AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 BURSTGPT = ("Timestamp", "Request tokens", "Response tokens")
@@ -21,12 +21,11 @@ def read_azure(path: Path, *, seed: int = 0) -> Workload:
 
     An answer of no tokens is asked for one. Raises TraceError, which names line and field, and OSError.
     """
-    unshared = Unshared()
-    arrivals = [
-        unshared.arrival(_moment_s(row), row.whole("ContextTokens", 1), max(1, row.whole("GeneratedTokens", 0)))
-        for row in _rows(path, AZURE)
-    ]
-    return Workload(name=path.name, source=from_zero(arrivals, path.name), seed=seed)
+    requests = (
+        (_moment_s(row), row.whole("ContextTokens", 1), row.whole("GeneratedTokens", 0)) for row in _rows(path, AZURE)
+    )
+    arrivals = [*_unshared((at_s, prompt, max(1, answer)) for at_s, prompt, answer in requests)]
+    return recorded(path, arrivals, seed)
 
 
 def read_burstgpt(path: Path, *, seed: int = 0) -> Workload:
@@ -35,12 +34,20 @@ def read_burstgpt(path: Path, *, seed: int = 0) -> Workload:
     Rows without response tokens are requests that failed: nobody knows what they wanted, so they are left out. Raises
     TraceError, which names line and field, and OSError.
     """
-    unshared, arrivals = Unshared(), list[Arrival]()
-    for row in _rows(path, BURSTGPT):
-        at_s, input_tokens = row.real("Timestamp"), row.whole("Request tokens", 1)
-        if output_tokens := row.whole("Response tokens", 0):
-            arrivals.append(unshared.arrival(at_s, input_tokens, output_tokens))
-    return Workload(name=path.name, source=from_zero(arrivals, path.name), seed=seed)
+    requests = (
+        (row.real("Timestamp"), row.whole("Request tokens", 1), row.whole("Response tokens", 0))
+        for row in _rows(path, BURSTGPT)
+    )
+    return recorded(path, [*_unshared(each for each in requests if each[2])], seed)
+
+
+def _unshared(requests: Iterable[tuple[float, int, int]]) -> Iterator[Arrival]:
+    """Yield requests of which moment and lengths alone are known: no two prompts share a piece."""
+    end = 0
+    for at_s, input_tokens, output_tokens in requests:
+        begin, end = end, end + num_pieces(input_tokens, PIECE_TOKENS)
+        turn = Turn(input_tokens=input_tokens, output_tokens=output_tokens, pieces=tuple(range(begin, end)))
+        yield Arrival(at_s=at_s, turns=(turn,))
 
 
 def _moment_s(row: Fields) -> float:

@@ -17,7 +17,7 @@ from pagewire.slo.formats.tables import read_azure, read_burstgpt
 from pagewire.slo.made_up import Lengths, PrefixTree, Shape, made_up
 from pagewire.slo.pieces import Vocabulary, tokens_of
 from pagewire.slo.processes import Process
-from pagewire.slo.transforms import resized
+from pagewire.slo.transforms import resized, retimed
 from pagewire.slo.workload import Workload
 
 Reader = Callable[[Path], Workload]
@@ -270,7 +270,7 @@ def test_what_is_exported_comes_back(tmp_path: Path) -> None:
         input=Lengths(900, 3000), output=Lengths(1, 9), tree=PrefixTree(share=0.6, depth=2, branches=2),
         turns=Lengths(1, 3), later_input=Lengths(20, 700), think_s=1.0,
     )  # fmt: skip
-    made = made_up("m", shape, lambda: Process(rate=1.0).times(3), num_arrivals=12, seed=3)
+    made = retimed(made_up("m", shape, num_arrivals=12, seed=3), Process(rate=1.0), 3)
     write_mooncake(made, tmp_path / "m.jsonl")
     back = read_mooncake(tmp_path / "m.jsonl")
     begin_s = next(iter(made)).at_s

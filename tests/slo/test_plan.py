@@ -27,7 +27,7 @@ from pagewire.slo.planning.judge import Judge, Outcome
 from pagewire.slo.planning.plan import Plan, Question, longer_prompts, plan
 from pagewire.slo.planning.search import cheapest
 from pagewire.slo.planning.spending import ALONE, BESIDE, HERE, REST, ROOM, spending
-from pagewire.slo.processes import Process, at_once
+from pagewire.slo.processes import Process
 from pagewire.slo.roofline import ModelShape
 from pagewire.slo.summary import Window
 from pagewire.slo.transforms import retimed
@@ -50,7 +50,7 @@ def asked(
 ) -> Workload:
     lengths = [Lengths(*map(int, each.split("-"))) for each in (prompt, answer)]
     shape = Shape(input=lengths[0], output=lengths[1], tree=PrefixTree(share=share))
-    return retimed(made_up("test", shape, at_once, num_arrivals=requests, seed=seed), Process(rate=rate), seed)
+    return retimed(made_up("test", shape, num_arrivals=requests, seed=seed), Process(rate=rate), seed)
 
 
 def question(
@@ -143,7 +143,7 @@ def test_the_questions_drawn_have_answers_of_many_kinds() -> None:
 def test_the_bound_is_that_of_arithmetic() -> None:
     # 100 prompts of 1000 tokens within 0.99 s and 10 ms: 2 x 1e9 FLOP x 1e5 tokens / 1e14 FLOP/s are 2 s in 1 s.
     workload = retimed(
-        made_up("t", Shape(input=Lengths(1000, 1000), output=Lengths(2, 2)), at_once, num_arrivals=100, seed=0),
+        made_up("t", Shape(input=Lengths(1000, 1000), output=Lengths(2, 2)), num_arrivals=100, seed=0),
         Process(rate=100.0, cv=0.0), 0,
     )  # fmt: skip
     asks = question(workload, "ttft=10ms,tpot=10ms", target=0.99)
@@ -419,7 +419,7 @@ def test_requests_that_are_longer_than_the_model_goes_are_good_on_no_cluster() -
 
 def test_a_window_before_which_all_was_asked_is_an_error() -> None:
     shape = Shape(input=Lengths(40, 40), output=Lengths(2, 2), turns=Lengths(2, 2))
-    sessions = retimed(made_up("s", shape, at_once, num_arrivals=3, seed=1), Process(rate=1.0), 1)
+    sessions = retimed(made_up("s", shape, num_arrivals=3, seed=1), Process(rate=1.0), 1)
     late = dataclasses.replace(question(sessions, "ttft=1s"), window=Window(from_s=500.0, until_s=600.0))
     with pytest.raises(ValueError, match="no request is due in the window"):
         plan(late)

@@ -7,9 +7,9 @@ is asked to be quick.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Awaitable, Callable
-from itertools import repeat
 from pathlib import Path
 
 import pytest
@@ -25,7 +25,7 @@ from pagewire.slo.record import Record
 from pagewire.slo.record_files import read_records, record_file, record_of, row_of
 from pagewire.slo.run import Run, RunPlan, Server, run
 from pagewire.slo.table import table
-from pagewire.slo.transforms import until
+from pagewire.slo.transforms import retimed, until
 from pagewire.slo.workload import Workload
 
 PLAN = RunPlan(objectives=parse_objectives("ttft=10s,tpot=10s"))
@@ -34,11 +34,11 @@ SHORT = Shape(input=Lengths(20, 40), output=Lengths(4, 4))
 
 
 def constant(rate: float, count: int, shape: Shape = SHORT) -> Workload:
-    return made_up("w", shape, lambda: Process(rate=rate, cv=0.0).times(1), num_arrivals=count, seed=1)
+    return retimed(made_up("w", shape, num_arrivals=count, seed=1), Process(rate=rate, cv=0.0), 1)
 
 
 def closed(users: int, count: int, shape: Shape = SHORT) -> Workload:
-    return made_up("w", shape, lambda: repeat(0.0), num_arrivals=count, seed=1, concurrency=users)
+    return dataclasses.replace(made_up("w", shape, num_arrivals=count, seed=1), concurrency=users)
 
 
 async def at_once(asked: Asked) -> None:

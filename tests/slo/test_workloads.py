@@ -15,7 +15,7 @@ from pagewire.slo.formats.mooncake import read_mooncake
 from pagewire.slo.formats.sharegpt import read_sharegpt
 from pagewire.slo.made_up import Lengths, PrefixTree, Shape, made_up, parse_lengths
 from pagewire.slo.pieces import Vocabulary, tokens_of, tokens_of_piece
-from pagewire.slo.processes import Process, at_once
+from pagewire.slo.processes import Process
 from pagewire.slo.transforms import at_rate, faster, first, resized, retimed, until
 from pagewire.slo.workload import Workload
 
@@ -23,7 +23,7 @@ SHAPE = Shape(input=Lengths(100, 300), output=Lengths(1, 20))
 
 
 def drawn(seed: int = 1, shape: Shape = SHAPE, count: int = 50) -> Workload:
-    return made_up("w", shape, lambda: Process(rate=5.0).times(seed), num_arrivals=count, seed=seed)
+    return retimed(made_up("w", shape, num_arrivals=count, seed=seed), Process(rate=5.0), seed)
 
 
 def gaps(process: Process, count: int = 4000) -> list[float]:
@@ -59,7 +59,7 @@ def test_one_seed_one_workload() -> None:
 
 
 def test_times_do_not_change_what_is_asked() -> None:
-    slow = made_up("w", SHAPE, lambda: Process(rate=1.0).times(1), num_arrivals=50, seed=1)
+    slow = retimed(made_up("w", SHAPE, num_arrivals=50, seed=1), Process(rate=1.0), 1)
     assert [each.turns for each in slow] == [each.turns for each in drawn(1)]
 
 
@@ -208,7 +208,3 @@ def test_an_unknown_sample_is_an_error() -> None:
     with pytest.raises(ValueError, match="there are mooncake, azure, burstgpt, sharegpt"):
         samples.sample("splitwise")
     assert {path.name for path in Path(samples.FOLDER).iterdir()} == {*samples.FILES.values()}
-
-
-def test_a_closed_loop_needs_no_times() -> None:
-    assert [*islice(at_once(), 3)] == [0.0, 0.0, 0.0]
