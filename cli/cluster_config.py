@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pagewire.core.config import setting
-from pagewire.core.units import parse_bytes
+from pagewire.core.config import passed_on, setting, setting_of
 from pagewire.kvtransfer.offers import parse_names
-from pagewire.router.config import PrefillMode
-from pagewire.serving.pod_config import check_transports
+from pagewire.router.config import PrefillMode, RouterConfig
+from pagewire.serving.pod_config import PodConfig, check_transports
 from pagewire.serving.tls import check_redis
 
 MAX_PORT = 65535
@@ -30,83 +29,66 @@ class ClusterConfig:
     redis: str = setting(
         "", help="URL of a Redis or Valkey server; an embedded one is started when unset", is_secret=True
     )
-    redis_ca: str | None = setting(None, help="file of certificates to trust with rediss:")
-    redis_cert: str | None = setting(None, help="PEM file of the certificate to show to a Redis that asks for one")
-    redis_key: str | None = setting(None, help="PEM file of that certificate's key")
+    redis_ca: str | None = passed_on(PodConfig, "redis_ca")
+    redis_cert: str | None = passed_on(PodConfig, "redis_cert")
+    redis_key: str | None = passed_on(PodConfig, "redis_key")
     tls: bool = setting(
         False, help="TLS for callers and between all processes, with certificates that are made for it, or of tls_dir"
     )
     tls_dir: str = setting(
         "", help="folder of certificates as `pagewire certs` writes it, made where it is not; turns tls on"
     )
-    api_keys: str | None = setting(None, help="TOML file of tenants and their keys' hashes; without it all are let in")
-    policy: str | None = setting(None, help="how the router chooses pods")
-    slo_ttft_s: float | None = setting(None, help="time to the first token that is promised", unit="s")
-    slo_gap_s: float | None = setting(None, help="time from the first token to the second that is promised", unit="s")
-    slo_tpot_s: float | None = setting(None, help="time per output token that is promised", unit="s")
-    prefill_mode: PrefillMode | None = setting(None, help="where prompts are prefilled; auto: the decode pod compares")
-    workers: int | None = setting(None, help="router processes that accept on the same ports", unit="processes")
-    device: str | None = setting(
-        None,
-        help="device of each engine and of its KV pool: cpu, cuda or cuda:N; of several ranks that of the first,"
-        " the next ones follow, or one for each, with commas",
+    api_keys: str | None = passed_on(RouterConfig, "api_keys")
+    policy: str | None = passed_on(RouterConfig, "policy")
+    slo_ttft_s: float | None = passed_on(RouterConfig, "slo_ttft_s")
+    slo_gap_s: float | None = passed_on(RouterConfig, "slo_gap_s")
+    slo_tpot_s: float | None = passed_on(RouterConfig, "slo_tpot_s")
+    prefill_mode: PrefillMode | None = passed_on(RouterConfig, "prefill_mode")
+    workers: int | None = passed_on(RouterConfig, "workers", help="router processes that accept on the same ports")
+    device: str | None = passed_on(PodConfig, "device")
+    tensor_parallel: int | None = passed_on(PodConfig, "tensor_parallel")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = passed_on(PodConfig, "dtype")
+    adapter: tuple[str, ...] = setting_of(PodConfig, "adapter")
+    weight_dtype: Literal["auto", "fp8", "int8"] | None = passed_on(PodConfig, "weight_dtype")
+    kv_dtype: Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8"] | None = passed_on(PodConfig, "kv_dtype")
+    block_size: int | None = passed_on(PodConfig, "block_size")
+    chunk_size: int | None = passed_on(PodConfig, "chunk_size")
+    kv_memory: int | None = passed_on(
+        PodConfig, "kv_memory", help="memory of each pod's KV pool, of all ranks together"
     )
-    tensor_parallel: int | None = setting(None, help="engine processes of each pod that share the model", unit="ranks")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = setting(None, help="type of weights")
-    adapter: tuple[str, ...] = setting(
-        (), help="LoRA adapter that requests may name as their model, NAME=FOLDER as PEFT writes it"
+    max_num_batched_tokens: int | None = passed_on(PodConfig, "max_num_batched_tokens")
+    max_num_seqs: int | None = passed_on(PodConfig, "max_num_seqs")
+    max_model_len: int | None = passed_on(PodConfig, "max_model_len")
+    lease_s: float | None = passed_on(PodConfig, "lease_s")
+    transfer_timeout_s: float | None = passed_on(PodConfig, "transfer_timeout_s")
+    transports: str | None = passed_on(PodConfig, "transports")
+    prefix_fetch: Literal["auto", "always", "never"] | None = passed_on(PodConfig, "prefix_fetch")
+    deterministic: bool | None = passed_on(PodConfig, "deterministic")
+    layer_groups: int | None = passed_on(PodConfig, "layer_groups")
+    kv_order: Literal["auto", "layer_outer", "head_outer"] | None = passed_on(PodConfig, "kv_order")
+    host_kv_memory: int | None = passed_on(
+        PodConfig, "host_kv_memory", help="host memory of each pod for blocks that its pool evicts, 0 for none"
     )
-    weight_dtype: Literal["auto", "fp8", "int8"] | None = setting(
-        None,
-        help="type that weights are kept in; auto: dtype; fp8: half the bytes (GPUs); int8: products in 8 bits (CPUs)",
+    host_kv_dir: str | None = passed_on(
+        PodConfig, "host_kv_dir", help="folder for host_kv_memory to lie in as files, which the next cluster takes over"
     )
-    kv_dtype: Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8"] | None = setting(
-        None, help="type of KV in its blocks; auto: dtype"
-    )
-    block_size: int | None = setting(None, help="slots of a KV block", unit="tokens")
-    chunk_size: int | None = setting(None, help="largest part of a prompt computed in one step", unit="tokens")
-    kv_memory: int | None = setting(None, help="memory of each pod's KV pool", unit="bytes", parse=parse_bytes)
-    max_num_batched_tokens: int | None = setting(None, help="token budget of a step", unit="tokens")
-    max_num_seqs: int | None = setting(None, help="sequences in one step at most", unit="sequences")
-    max_model_len: int | None = setting(None, help="longest prompt and output together", unit="tokens")
-    lease_s: float | None = setting(None, help="how long unrenewed blocks stay pinned for a peer", unit="s")
-    transfer_timeout_s: float | None = setting(None, help="longest wait for a finished prompt's bytes", unit="s")
-    transports: str | None = setting(
-        None, help="how blocks travel, best first, with commas; auto: shm, tcp, grpc; on GPUs cuda_ipc, grpc"
-    )
-    prefix_fetch: Literal["auto", "always", "never"] | None = setting(
-        None, help="whether KV that another pod holds is copied from it; auto: where that is quicker than computing"
-    )
-    deterministic: bool | None = setting(None, help="equal tokens in any batch, chunk and placement, or no start")
-    layer_groups: int | None = setting(None, help="parts that a block travels in", unit="groups")
-    kv_order: Literal["auto", "layer_outer", "head_outer"] | None = setting(None, help="what is outermost in a block")
-    host_kv_memory: int | None = setting(
-        None, help="host memory of each pod for blocks that its pool evicts", unit="bytes", parse=parse_bytes
-    )
-    host_kv_dir: str | None = setting(
-        None, help="folder for host_kv_memory to lie in as files, which the next cluster on it takes over"
-    )
-    prefix_caching: bool | None = setting(None, help="reuse the KV of beginnings that prompts share")
-    pin_prefix: str | None = setting(None, help="TOML file of named prefixes that each pod keeps, never evicted")
-    pin_share: float | None = setting(None, help="largest part of a KV pool that pinned prefixes may take, 0 to 1")
-    scheduling: Literal["fcfs", "priority", "srpt"] | None = setting(None, help="who goes first on a pod")
-    preemption: Literal["auto", "recompute", "swap"] | None = setting(
-        None, help="how a preempted sequence gets its KV back; swap needs host_kv_memory"
-    )
-    speculative_tokens: int | None = setting(
-        None, help="tokens that a decode drafts from what was said before, at most; 0: none", unit="tokens"
-    )
-    step_target_ms: float | None = setting(None, help="what a step that decodes should take", unit="ms")
-    brownout: Literal["off", "on"] | None = setting(None, help="reduce service in steps under pressure")
-    brownout_max_tokens: int | None = setting(None, help="longest answer in the last of these steps", unit="tokens")
+    prefix_caching: bool | None = passed_on(PodConfig, "prefix_caching")
+    pin_prefix: str | None = passed_on(PodConfig, "pin_prefix")
+    pin_share: float | None = passed_on(PodConfig, "pin_share")
+    scheduling: Literal["fcfs", "priority", "srpt"] | None = passed_on(PodConfig, "scheduling")
+    preemption: Literal["auto", "recompute", "swap"] | None = passed_on(PodConfig, "preemption")
+    speculative_tokens: int | None = passed_on(PodConfig, "speculative_tokens")
+    step_target_ms: float | None = passed_on(PodConfig, "step_target_ms")
+    brownout: Literal["off", "on"] | None = passed_on(PodConfig, "brownout")
+    brownout_max_tokens: int | None = passed_on(PodConfig, "brownout_max_tokens")
     threads: int = setting(
         0, help="CPU threads of each engine, 0 to share the cores evenly, for one beside a GPU", unit="threads"
     )
-    otlp_endpoint: str | None = setting(None, help="OpenTelemetry collector that traces go to: http(s)://HOST:PORT")
-    trace_ratio: float | None = setting(None, help="share of requests that are traced, 0 to 1")
+    otlp_endpoint: str | None = passed_on(RouterConfig, "otlp_endpoint")
+    trace_ratio: float | None = passed_on(RouterConfig, "trace_ratio")
     log_dir: str = setting("", help="folder for the processes' logs; a temporary one when unset")
-    log_level: Literal["debug", "info", "warning", "error"] = setting("info", help="least severe line that is logged")
-    log_format: Literal["text", "json"] = setting("text", help="lines for people, or one JSON object a line")
+    log_level: Literal["debug", "info", "warning", "error"] = setting_of(PodConfig, "log_level")
+    log_format: Literal["text", "json"] = setting_of(PodConfig, "log_format")
     start_timeout_s: float = setting(300.0, help="longest wait until everything is ready", unit="s")
     drain_s: float = setting(30.0, help="time to finish running requests when stopping", unit="s")
 

@@ -43,6 +43,18 @@ def setting(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def setting_of(cls: type, name: str, **changed: Any) -> Any:
+    """Return the setting `name` of another configuration class, but for its `default` or `help` where `changed`."""
+    field = next(each for each in dataclasses.fields(cls) if each.name == name)
+    default = changed.pop("default", field.default)
+    return dataclasses.field(default=default, metadata={**field.metadata, **changed})
+
+
+def passed_on(cls: type, name: str, **changed: Any) -> Any:
+    """Return the same for who passes it on to a `cls` where it is given here: None where it is not."""
+    return setting_of(cls, name, default=None, **changed)
+
+
 Bounds = Mapping[str, tuple[str, Callable[[float], bool]]]
 """By names of numeric settings, with spaces between them: what each of them must be, in words and as a test."""
 

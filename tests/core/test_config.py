@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Literal
 
 import pytest
 
-from pagewire.core.config import ConfigError, load, setting, settings
+from pagewire.core.config import ConfigError, load, passed_on, setting, setting_of, settings
 from pagewire.core.units import parse_bytes
 
 
@@ -34,6 +35,13 @@ class Example:
     def __post_init__(self) -> None:
         if self.port == 13:
             raise ValueError("port 13 is unlucky")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launcher:
+    same: int = setting_of(Example, "pool")
+    passed: int | None = passed_on(Example, "pool")
+    named: int | None = passed_on(Example, "pool", help="a size of each")
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -154,6 +162,14 @@ def test_secrets_are_neither_shown_nor_quoted() -> None:
     assert rows["wait_s"] == ("1.5 s", "default")
     assert rows["limit"] == ("(unset)", "default")
     assert "hush" not in str(rows)
+
+
+def test_a_setting_of_another_class_is_that_one_but_for_what_is_changed() -> None:
+    (own,) = (each for each in settings(Example) if each.name == "pool")
+    same, passed, named = settings(Launcher)
+    assert same == dataclasses.replace(own, name="same")
+    assert passed == dataclasses.replace(own, name="passed", default=None, is_optional=True)
+    assert named == dataclasses.replace(passed, name="named", help="a size of each")
 
 
 def test_settings_describe_themselves() -> None:
