@@ -5,11 +5,8 @@ Starts its cluster as a person would, with `pagewire up`, and knows nothing of w
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 import os
-import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -19,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from pagewire.cli.progress import say
+from pagewire.cli.child import Child
 from pagewire.core.errors import Unavailable
 from pagewire.core.units import format_bytes
 
@@ -162,29 +159,15 @@ async def _parts(answer: httpx.Response) -> AsyncIterator[dict[str, Any]]:
 
 @asynccontextmanager
 async def _cluster(model: str) -> AsyncIterator[dict[str, Any]]:
-    """Run `pagewire up` and yield what it says; it is told to stop, and waited for, at the end."""
-    tether = ("-m", "pagewire.cli.tether", str(os.getpid()), sys.executable)
-    command = ("-m", "pagewire.cli.main", "up", "--model", model, "--port", "0", "--grpc-port", "0")
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, *tether, *command, stdout=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONSAFEPATH": "1"},
-        start_new_session=True,  # an interrupt at the terminal reaches this process, which stops it, once
-    )  # fmt: skip
-    assert process.stdout is not None
+    """Run `pagewire up` and yield what it says; it is told to stop, and waited for, at the end.
+
+    It is in a session of its own: an interrupt at the terminal reaches this process, which stops it, once.
+    """
+    command = [sys.executable, "-m", "pagewire.cli.main", "up", "--model", model, "--port", "0", "--grpc-port", "0"]
+    child = await Child.start("pagewire up", "cluster", command, {**os.environ, "PYTHONSAFEPATH": "1"})
     try:
-        async with asyncio.timeout(START_TIMEOUT_S):
-            line = await process.stdout.readline()
-        if not line:
-            raise Unavailable(f"pagewire up ended with exit code {await process.wait()}")
-        yield json.loads(line)
+        yield await child.ready(START_TIMEOUT_S)
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGTERM)
-        try:
-            async with asyncio.timeout(STOP_TIMEOUT_S):
-                code = await process.wait()
-        except TimeoutError:
-            say("pagewire up does not stop: killing it")
-            process.kill()
-            code = await process.wait()
-    if code != 0:
-        raise Unavailable(f"pagewire up ended with exit code {code}")
+        await child.stop(STOP_TIMEOUT_S)
+    if child.exit_code != 0:
+        raise Unavailable(f"pagewire up ended with exit code {child.exit_code}")
