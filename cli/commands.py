@@ -9,9 +9,8 @@ import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -20,6 +19,7 @@ from pagewire.cli.batch_config import BatchConfig
 from pagewire.cli.cluster_config import ClusterConfig
 from pagewire.cli.collector import collector_of, with_collector
 from pagewire.cli.keys import keys_create
+from pagewire.cli.options import ApiKey, Json, TlsCa, TlsCert, TlsKey
 from pagewire.cli.progress import bar
 from pagewire.core import garbage, local_models
 from pagewire.core.config import ConfigError
@@ -35,32 +35,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Url = Annotated[str, typer.Option("--url", help="gRPC address of the router", metavar="HOST:PORT")]
-ApiKey = Annotated[str, typer.Option("--api-key", envvar="PAGEWIRE_API_KEY", help="key that the router asks for")]
-TlsCa = Annotated[
-    Path | None, typer.Option("--tls-ca", help="PEM file of the authority of the router's certificate", metavar="FILE")
-]
-TlsCert = Annotated[
-    Path | None, typer.Option("--tls-cert", help="PEM file of the certificate to show to a router", metavar="FILE")
-]
-TlsKey = Annotated[Path | None, typer.Option("--tls-key", help="PEM file of that certificate's key", metavar="FILE")]
 Model = Annotated[str, typer.Option("--model", help="which of the router's models; its first one when unset")]
 MaxTokens = Annotated[int | None, typer.Option("--max-tokens", help="output tokens at most")]
 Temperature = Annotated[float | None, typer.Option("--temperature", help="0 takes the most likely token always")]
-Json = Annotated[bool, typer.Option("--json", help="one JSON value on stdout")]
 
+PODS = {
+    Role.PREFILL: "Run a prefill pod: it builds prompts' KV and ships it.",
+    Role.DECODE: "Run a decode pod: it owns requests and streams their tokens.",
+    Role.COLOCATED: "Run a colocated pod: prompts and answers in one.",
+}
 DEFAULT_URL = "127.0.0.1:50050"
 DEFAULT_ROUTER = "http://127.0.0.1:8000"
 OTHER_VARIABLES = flags.variables(RouterConfig, PodConfig, ClusterConfig, SweepConfig) | {
     local_models.MODELS_DIR_VARIABLE, "PAGEWIRE_API_KEY",
 }  # fmt: skip
-
-
-class PodRole(StrEnum):
-    """The roles that a pod may have."""
-
-    PREFILL = Role.PREFILL.value
-    DECODE = Role.DECODE.value
-    COLOCATED = Role.COLOCATED.value
 
 
 def build() -> typer.Typer:
@@ -74,8 +62,8 @@ def build() -> typer.Typer:
     )
     app.command("up")(flags.command(ClusterConfig, up, others=OTHER_VARIABLES))
     app.command("router")(flags.command(RouterConfig, router, others=OTHER_VARIABLES))
-    for role, run in ((Role.PREFILL, prefill), (Role.DECODE, decode), (Role.COLOCATED, colocated)):
-        app.command(role.value)(flags.command(PodConfig, run, fixed={"role": role}, others=OTHER_VARIABLES))
+    for role, what in PODS.items():
+        app.command(role.value, help=what)(flags.command(PodConfig, pod, fixed={"role": role}, others=OTHER_VARIABLES))
     for command in (chat, complete, demo, doctor, certs):
         app.command()(command)
     app.command("run-batch")(flags.command(BatchConfig, run_batch, others=OTHER_VARIABLES))
@@ -128,25 +116,11 @@ def _say_ready(ready: Mapping[str, object]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else what is left of it fails the end
 
 
-def prefill(config: PodConfig) -> None:
-    """Run a prefill pod: it builds prompts' KV and ships it."""
-    _pod(config)
-
-
-def _pod(config: PodConfig) -> None:
+def pod(config: PodConfig) -> None:
+    """Run a pod of the role that it is told."""
     from pagewire.cli.pod import run
 
-    _serve(run, flags.with_model(with_collector(config, os.environ), str(models.resolve(config.model))))
-
-
-def decode(config: PodConfig) -> None:
-    """Run a decode pod: it owns requests and streams their tokens."""
-    _pod(config)
-
-
-def colocated(config: PodConfig) -> None:
-    """Run a colocated pod: prompts and answers in one."""
-    _pod(config)
+    _serve(run, dataclasses.replace(with_collector(config, os.environ), model=str(models.resolve(config.model))))
 
 
 def certs(
@@ -258,7 +232,10 @@ def doctor(as_json: Json = False) -> None:
 
 def change_role(
     pod: Annotated[str, typer.Argument(help="id of the pod")],
-    role: Annotated[PodRole, typer.Argument(help="prefill, decode or colocated", metavar="ROLE")],
+    role: Annotated[
+        Literal["prefill", "decode", "colocated"],
+        typer.Argument(help="prefill, decode or colocated", metavar="ROLE"),
+    ],
     router: Annotated[str, typer.Option("--router", help="HTTP address of a router", metavar="URL")] = DEFAULT_ROUTER,
     key: Annotated[
         str, typer.Option("--operator-key", envvar="PAGEWIRE_OPERATOR_KEY", help="the router's operator_key")

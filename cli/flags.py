@@ -5,7 +5,6 @@ Knows no command. Typer reads a command's flags from its signature, so a signatu
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -96,8 +95,3 @@ def _show(loaded: Loaded[Any]) -> None:
     width = max(len(name) for name, _, _ in rows)
     for name, value, source in rows:
         typer.echo(f"{name:<{width}}  {value}  [{source}]")
-
-
-def with_model(config: T, model: str) -> T:
-    """Return `config` with another model."""
-    return dataclasses.replace(config, model=model)  # type: ignore[type-var]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from pagewire.slo.record import Record
+from pagewire.slo.record_files import record_file
 
 
 def try_out(path: Path | None) -> None:
@@ -30,21 +32,23 @@ def write_json(path: Path | None, told: Mapping[str, Any]) -> None:
         path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 
-class Keep:
-    """Adds records to a file until that fails once, of which it tells: a full disk does not end what is measured."""
+@contextmanager
+def kept(path: Path | None) -> Iterator[Callable[[Record], None]]:
+    """Yield what adds a record to a file, where one was named, until that fails once.
 
-    def __init__(self, add: Callable[[Record], None]) -> None:
-        self._add = add
-        self.error: OSError | None = None
+    A full disk does not end what is measured: why it failed is raised at the end, if nothing else is.
+    """
+    error: OSError | None = None
 
-    def __call__(self, record: Record) -> None:
-        """Add one, unless one failed before."""
-        if self.error is None:
+    def keep(record: Record) -> None:
+        nonlocal error
+        if error is None:
             try:
-                self._add(record)
-            except OSError as error:
-                self.error = error
+                add(record)
+            except OSError as failure:
+                error = failure
 
-
-def forget(record: Record) -> None:
-    """Write nothing."""
+    with record_file(path) if path is not None else nullcontext(lambda _: None) as add:
+        yield keep
+        if error is not None:
+            raise error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 from collections.abc import Collection
@@ -10,7 +11,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from pagewire.cli import flags, slo_plan, slo_simulate
+from pagewire.cli import flags, out_file, slo_plan, slo_simulate
+from pagewire.cli.options import ApiKey, Figures, Records, Slo, TlsCa, TlsCert, TlsKey
+from pagewire.cli.progress import say
 from pagewire.core.config import ConfigError
 from pagewire.slo.sweep_config import SweepConfig
 from pagewire.slo.workload_config import WorkloadConfig
@@ -42,7 +45,7 @@ def run(
     model: Annotated[
         str, typer.Option("--model", help="name of the model, the first that is served unless given")
     ] = "",
-    slo: Annotated[str, typer.Option("--slo", help="what a good request meets: ttft=500ms,tpot=50ms,e2e=10s")] = "",
+    slo: Slo = "",
     timeout_s: Annotated[float, typer.Option("--timeout-s", help="of one request, in seconds", min=0.001)] = 600.0,
     token_ids: Annotated[
         str,
@@ -53,24 +56,12 @@ def run(
     plain: Annotated[
         bool, typer.Option("--plain", help="OpenAI's own fields alone: no ignore_eos, no return_token_ids, no priority")
     ] = False,
-    records: Annotated[
-        Path | None, typer.Option("--records", help="a record of each request, as .jsonl or .parquet", metavar="FILE")
-    ] = None,
-    summary: Annotated[Path | None, typer.Option("--json", help="the figures, as JSON", metavar="FILE")] = None,
-    api_key: Annotated[
-        str, typer.Option("--api-key", envvar="PAGEWIRE_API_KEY", help="key that the server asks for")
-    ] = "",
-    tls_ca: Annotated[
-        Path | None,
-        typer.Option("--tls-ca", help="PEM file of the authority of the server's certificate", metavar="FILE"),
-    ] = None,
-    tls_cert: Annotated[
-        Path | None,
-        typer.Option("--tls-cert", help="PEM file of our certificate, for a server that asks for one", metavar="FILE"),
-    ] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option("--tls-key", help="PEM file of that certificate's key", metavar="FILE")
-    ] = None,
+    records: Records = None,
+    summary: Figures = None,
+    api_key: ApiKey = "",
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
 ) -> None:
     """Play a workload against a running server and print what TTFT and TPOT came to, and what share met its SLO.
 
@@ -119,16 +110,23 @@ def report(
     seed: Annotated[int, typer.Option("--seed", help="of the resamples that intervals come from")] = 0,
 ) -> None:
     """Write recorded runs as one self-contained page: figures, their numbers, definitions and a verdict."""
-    from pagewire.cli import slo_report
+    from pagewire.slo.experiment_files import read_experiment
     from pagewire.slo.objectives import parse_objectives
 
     try:
         objectives = None if slo is None else parse_objectives(slo)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    slo_report.execute(
-        sources, output=output, figures=figures, title=title, objectives=objectives, compared=compare, seed=seed
-    )
+    out_file.try_out(output)
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # before it comes in: where it keeps caches is no concern
+    from pagewire.slo.report.report import report as reported
+
+    made = reported(read_experiment(sources, title=title, objectives=objectives), compared=compare, seed=seed)
+    output.write_text(made.html(), encoding="utf-8")
+    if figures is not None:
+        made.write_figures(figures)
+    print("\n".join(made.verdict))
+    say(f"pagewire: {len(made.figures)} figures in {output}")
 
 
 def sweep(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pagewire.cli import out_file
+from pagewire.cli.options import Slo
 from pagewire.cli.slo_origin import origin
 from pagewire.core.config import ConfigError
 from pagewire.core.document_files import read_object
@@ -29,7 +30,7 @@ def plan(
     devices: Annotated[
         Path, typer.Option("--devices", help="TOML file of kinds of devices: figures, links, prices", metavar="FILE")
     ],
-    slo: Annotated[str, typer.Option("--slo", help="what a good request meets: ttft=500ms,tpot=50ms,e2e=10s")],
+    slo: Slo,
     attainment: Annotated[float, typer.Option("--attainment", help="share of requests that have to be good")] = 0.9,
     chunk_sizes: Annotated[str, typer.Option("--chunk-sizes", help="chunks to choose from, in tokens")] = "256,1024",
     policies: Annotated[

@@ -14,7 +14,6 @@ from pagewire.cli.progress import Report, bar, say
 from pagewire.cli.slo_origin import asked
 from pagewire.slo.player import Played
 from pagewire.slo.record import Record
-from pagewire.slo.record_files import record_file
 from pagewire.slo.redaction import bare
 from pagewire.slo.run import Run, RunPlan, Server, run
 from pagewire.slo.statistics import distribution_ms
@@ -40,9 +39,8 @@ def execute(
     total = _num_requests(workload, plan)
     for file in (summary, records):
         out_file.try_out(file)
-    with record_file(records) if records is not None else nullcontext(out_file.forget) as on_record:
+    with out_file.kept(records) as keep:
         with bar(server.url) if sys.stderr.isatty() else nullcontext() as report:
-            keep = out_file.Keep(on_record)
             done = asyncio.run(_watched(workload, server, plan, keep, report, total))
         try:  # first: what was measured is not lost with a terminal
             out_file.write_json(summary, done.as_json(**asked(config), url=bare(server.url)))
@@ -50,8 +48,6 @@ def execute(
             print("\n".join(table(done.summary)))
             for warning in done.warnings():
                 say(f"pagewire: {warning}")
-        if keep.error is not None:
-            raise keep.error
     if done.left is not None:
         return INTERRUPTED
     return 0 if any(record.is_answered for record in done.records) else 1

@@ -6,13 +6,13 @@ import dataclasses
 import math
 import sys
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pagewire.cli import out_file
+from pagewire.cli.options import Figures, Records, Slo, TlsCa
 from pagewire.cli.slo_origin import origin
 from pagewire.core.config import ConfigError
 from pagewire.core.errors import Overloaded, Unavailable
@@ -44,10 +44,8 @@ def simulate(
     policy: Annotated[str, typer.Option("--policy", help="how the router chooses pods")] = "prefix_affinity",
     prefill_mode: Annotated[str, typer.Option(help="where prompts are built: remote, local, auto")] = "remote",
     admission: Annotated[bool, typer.Option(help="the router's limits, its queue and its gate")] = True,
-    slo: Annotated[str, typer.Option("--slo", help="what a good request meets: ttft=500ms,tpot=50ms,e2e=10s")] = "",
-    records: Annotated[
-        Path | None, typer.Option("--records", help="a record of each request, as .jsonl or .parquet", metavar="FILE")
-    ] = None,
+    slo: Slo = "",
+    records: Records = None,
     detailed: Annotated[
         bool,
         typer.Option(
@@ -55,13 +53,12 @@ def simulate(
             help="keep gaps between tokens, most of the memory of a long run, and where TTFT went, some of its time",
         ),
     ] = True,
-    summary: Annotated[Path | None, typer.Option("--json", help="the figures, as JSON", metavar="FILE")] = None,
+    summary: Figures = None,
 ) -> None:
     """Play a workload on a cluster that is not there, by the product's own decisions and a cost model."""
     from pagewire.cli.progress import say
     from pagewire.slo.composition import Composition
     from pagewire.slo.objectives import parse_objectives
-    from pagewire.slo.record_files import record_file
     from pagewire.slo.simulation.simulator import Simulator
     from pagewire.slo.table import failures, table
     from pagewire.slo.tally import Tally
@@ -92,8 +89,7 @@ def simulate(
         out_file.try_out(file)
     tally = Tally(config.warmup_s, duration_s, objectives, is_closed=bool(config.concurrency))
     done, details = 0, dict[str, str]()
-    with record_file(records) if records is not None else nullcontext(out_file.forget) as on_record:
-        keep = out_file.Keep(on_record)
+    with out_file.kept(records) as keep:
 
         def take(record: Record) -> None:
             nonlocal done
@@ -129,8 +125,6 @@ def simulate(
                 f"{cpu_s:.1f} s of CPU: {1e3 * cpu_s / done:.2f} ms a request",
                 file=sys.stderr,
             )
-        if keep.error is not None:
-            raise keep.error
 
 
 def calibrate(
@@ -151,10 +145,7 @@ def calibrate(
         str,
         typer.Option("--api-key", envvar="PAGEWIRE_API_KEY", help="an operator's key, where keys are asked for"),
     ] = "",
-    tls_ca: Annotated[
-        Path | None,
-        typer.Option("--tls-ca", help="PEM file of the authority of the router's certificate", metavar="FILE"),
-    ] = None,
+    tls_ca: TlsCa = None,
 ) -> None:
     """Fit a cost model to a short run on a cluster of your own, or make one from a device's data sheet."""
     import asyncio
