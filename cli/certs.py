@@ -46,17 +46,8 @@ class Authority:
         """The certificate that others believe in."""
         return self._certificate.public_bytes(serialization.Encoding.PEM)
 
-    def write(self, path: Path) -> Path:
-        """Write the certificate that others believe in."""
-        return _write(path, self.pem, 0o644)
-
-    def issue(self, folder: Path, name: str, *, days: float, hosts: Sequence[str] = HOSTS) -> list[Path]:
-        """Write NAME.pem and NAME.key, of whoever is to be met at `hosts`."""
-        certificate, key = self.signed(name, days=days, hosts=hosts)
-        return [_write(folder / f"{name}.pem", certificate, 0o644), _write(folder / f"{name}.key", key, 0o600)]
-
-    def signed(self, name: str, *, days: float, hosts: Sequence[str]) -> tuple[bytes, bytes]:
-        """Return a certificate and its key; raises ValueError on a host that a certificate cannot name."""
+    def signed(self, name: str, *, days: float, hosts: Sequence[str] = HOSTS) -> tuple[bytes, bytes]:
+        """Return a certificate of whoever is met at `hosts`, and its key; raises ValueError on what is no host."""
         key = ec.generate_private_key(ec.SECP256R1())
         usage = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         certificate = (

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from certificates import Certificates
+from certificates import Certificates, issue
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -101,11 +101,11 @@ def test_a_certificate_may_be_for_clients_or_servers_alone(usage: x509.ObjectIde
 
 
 def test_a_new_one_in_its_place_is_seen(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    cert, key = Authority(days=100).issue(tmp_path, "pod", days=2)
+    cert, key = issue(Authority(days=100), tmp_path, "pod", days=2)
     expiry = CertificateExpiry([(str(cert), str(key))])
     (old,) = expiry.samples()
     (tmp_path / "new").mkdir()
-    new_cert, new_key = Authority(days=100).issue(tmp_path / "new", "pod", days=50)
+    new_cert, new_key = issue(Authority(days=100), tmp_path / "new", "pod", days=50)
     new_cert.rename(cert)
     assert [sample.value for sample in expiry.samples()] == [old.value], "half of a pair is shown by nobody"
     new_key.rename(key)

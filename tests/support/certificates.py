@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pagewire.cli.certs import Authority, make
+from pagewire.cli.certs import HOSTS, Authority, make
 from pagewire.serving.tls import Tls
+
+
+def issue(authority: Authority, folder: Path, name: str, *, days: float, hosts: Sequence[str] = HOSTS) -> list[Path]:
+    """Write NAME.pem and NAME.key, of whoever is to be met at `hosts`."""
+    paths = [folder / f"{name}.pem", folder / f"{name}.key"]
+    for path, data in zip(paths, authority.signed(name, days=days, hosts=hosts), strict=True):
+        path.write_bytes(data)
+    return paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +31,11 @@ class Certificates:
         authority = Authority(days=1)
         ours = folder / "ours"
         ours.mkdir()
-        authority.write(ours / "ca.pem")
+        (ours / "ca.pem").write_bytes(authority.pem)
         for name in ("router", "pod", "client"):
-            authority.issue(ours, name, days=1)
-        authority.issue(ours, "expired", days=-1)
-        authority.issue(ours, "elsewhere", days=1, hosts=("elsewhere",))
+            issue(authority, ours, name, days=1)
+        issue(authority, ours, "expired", days=-1)
+        issue(authority, ours, "elsewhere", days=1, hosts=("elsewhere",))
         return cls(folder)
 
     def path(self, file: str, whose: str = "ours") -> Path:
