@@ -30,23 +30,15 @@ from pagewire.cli.cluster_tls import POD, ClusterTls
 from pagewire.cli.flags import variables
 from pagewire.cli.progress import say
 from pagewire.core import cores
+from pagewire.core.config import settings
 from pagewire.core.errors import Unavailable
+from pagewire.router.config import RouterConfig
+from pagewire.serving.pod_config import PodConfig
 from pagewire.slo.redaction import bare
 
 HEALTH_POLL_S = 0.1
 KILL_MARGIN_S = 5.0
 KEEP_S = 60.0  # and more where pods write what they cached to a disk, as long as in the chart
-POD_SETTINGS = (
-    "device", "dtype", "weight_dtype", "adapter", "kv_dtype", "block_size", "chunk_size", "kv_memory",
-    "max_num_batched_tokens", "max_num_seqs", "max_model_len", "lease_s", "transfer_timeout_s", "transports",
-    "prefix_fetch", "layer_groups", "kv_order", "host_kv_memory", "host_kv_dir", "prefix_caching", "pin_prefix",
-    "pin_share", "deterministic", "scheduling", "preemption", "speculative_tokens", "tensor_parallel",
-    "step_target_ms", "brownout", "brownout_max_tokens", "redis_ca", "redis_cert", "redis_key", "otlp_endpoint",
-)  # fmt: skip
-ROUTER_SETTINGS = (
-    "policy", "prefill_mode", "api_keys", "workers", "redis_ca", "redis_cert", "redis_key", "slo_ttft_s", "slo_gap_s",
-    "slo_tpot_s", "otlp_endpoint", "trace_ratio",
-)  # fmt: skip
 # Where processors are short, everybody waits for the router: it answers those that pods are not even asked for.
 POD_NICENESS = 5
 ROUTER = "router"
@@ -153,7 +145,7 @@ class Cluster:
             *("--drain-s", str(config.drain_s), "--log-level", config.log_level),
             *("--log-format", config.log_format),
         ]
-        flags += [*flags_of(config, POD_SETTINGS), *self._shown(POD)]
+        flags += [*flags_of(config, left_to(PodConfig)), *self._shown(POD)]
         pod = await self._spawn(name, role, flags, redis, secret, logs)
         await priority.lower(pod.pid, POD_NICENESS)
         return pod
@@ -168,7 +160,7 @@ class Cluster:
         flags = ["--model", str(self._model), "--host", config.host, "--port", str(config.port)]
         flags += ["--grpc-port", str(config.grpc_port), "--drain-s", str(config.drain_s)]
         flags += ["--log-level", config.log_level, "--log-format", config.log_format]
-        flags += [*flags_of(config, ROUTER_SETTINGS), *self._shown(ROUTER)]
+        flags += [*flags_of(config, left_to(RouterConfig)), *self._shown(ROUTER)]
         return await self._spawn("router", ROUTER, flags, redis, secret, logs)
 
     def _shown(self, name: str) -> list[str]:
@@ -242,6 +234,12 @@ class Cluster:
                 for child in self._children:
                     if child.role in roles:
                         stops.create_task(child.stop(grace_s))
+
+
+def left_to(service: type) -> list[str]:
+    """Return the settings that a cluster leaves to a service: those that both have, and that have no value here."""
+    theirs = {each.name for each in settings(service)}
+    return [each.name for each in settings(ClusterConfig) if each.default in (None, ()) and each.name in theirs]
 
 
 def flags_of(config: ClusterConfig, names: Sequence[str]) -> list[str]:

@@ -23,7 +23,7 @@ from free_ports import free_port
 from patience import came_true
 
 from pagewire.cli import doctor, pod
-from pagewire.cli.cluster import POD_SETTINGS, ROUTER_SETTINGS, flags_of
+from pagewire.cli.cluster import flags_of, left_to
 from pagewire.cli.cluster_config import ClusterConfig
 from pagewire.cli.collector import with_collector
 from pagewire.cli.doctor import Finding, Verdict
@@ -321,13 +321,14 @@ def test_doctor_names_what_is_not_built(monkeypatch: pytest.MonkeyPatch, lacks: 
 
 def test_up_passes_on_every_setting_that_it_leaves_to_the_services() -> None:
     left = {each.name for each in settings(ClusterConfig) if each.is_optional or each.is_list}
-    assert left == {*POD_SETTINGS, *ROUTER_SETTINGS}
-    assert set(POD_SETTINGS) <= {each.name for each in settings(PodConfig)}
+    assert left == {*left_to(PodConfig), *left_to(RouterConfig)}
+    assert {"redis_ca", "otlp_endpoint"} <= {*left_to(PodConfig)} & {*left_to(RouterConfig)}
+    assert not {"host", "port", "model", "threads"} & {*left_to(PodConfig), *left_to(RouterConfig)}
 
 
 @pytest.mark.parametrize("value", [True, False])
 def test_what_up_passes_on_a_pod_takes(value: bool) -> None:
-    flags = flags_of(ClusterConfig(deterministic=value, max_num_seqs=7, preemption="recompute"), POD_SETTINGS)
+    flags = flags_of(ClusterConfig(deterministic=value, max_num_seqs=7, preemption="recompute"), left_to(PodConfig))
     done = pagewire("decode", "--model", "m", "--cluster-secret", "s" * 32, *flags, "--show-config")
     assert done.returncode == 0, done.stderr
     shown = {line.split()[0]: line.split()[1] for line in done.stdout.splitlines()}
