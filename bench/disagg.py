@@ -40,10 +40,13 @@ import pagewire_servers
 import vllm_servers
 from origin import write_figures
 from pagewire_servers import PagewireServers
+from peer_python import python_of
 from processes import leave_on_signals
 from repeats import quartiles
 from token_stream import TokenStream
 from vllm_servers import VllmColocated, VllmPair
+
+from pagewire.core.local_models import find
 
 TOKEN_IDS = range(1000, 40_000)
 PAUSE_S = 0.05  # between requests: what the last one leaves to be done is not the next one's
@@ -274,23 +277,9 @@ def measure_pair(python: str, options: argparse.Namespace, folder: Path) -> Runs
 
 def _of_peer(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return {
-        "model": _folder_of(options.model), "folder": folder, "port": FIRST_PORT, "is_eager": options.peer_eager,
-        "frees_helpers": not options.peer_bound,
+        "model": str(find(options.model) or options.model), "folder": folder, "port": FIRST_PORT,
+        "is_eager": options.peer_eager, "frees_helpers": not options.peer_bound,
     }  # fmt: skip
-
-
-def _folder_of(model: str) -> str:
-    """Return the folder of a model named as Pagewire names it, or the folder itself."""
-    named = Path.home() / ".cache" / "pagewire" / "models" / model
-    return str(named if named.is_dir() else model)
-
-
-def _peer(text: str) -> str:
-    """Return the Python of a peer's environment."""
-    name, _, python = text.partition("=")
-    if name != "vllm" or not python:
-        raise argparse.ArgumentTypeError("must be vllm=PYTHON, the one peer that there is here")
-    return python
 
 
 def main() -> None:
@@ -305,7 +294,9 @@ def main() -> None:
     parser.add_argument("--warmups", type=int, default=2, help="requests before those")
     parser.add_argument("--transports", nargs="+", default=[""], help="a 1P1D of each; default: what the pods agree on")
     parser.add_argument("--layer-groups", type=int, nargs="+", default=[0], help="a 1P1D of each, with each transport")
-    parser.add_argument("--peer", type=_peer, action="append", default=[], metavar="vllm=PYTHON", help="vLLM too")
+    parser.add_argument(
+        "--peer", type=python_of("vllm"), action="append", default=[], metavar="vllm=PYTHON", help="vLLM too"
+    )
     parser.add_argument("--peer-eager", action="store_true", help="vLLM without compilation")
     parser.add_argument("--peer-bound", action="store_true", help="vLLM's helping threads stay on its one core too")
     parser.add_argument("--peer-only", action="store_true", help="without Pagewire")

@@ -27,7 +27,6 @@ import gc
 import os
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections import defaultdict
@@ -44,10 +43,14 @@ import router_systems
 import uvloop
 from origin import write_figures
 from paced_answers import token_texts
+from peer_python import python_of, versions
 from processes import leave_on_signals
 from router_systems import Stamps, System
 from stream_client import Stream, StreamClient
 
+from pagewire.core.local_models import find
+
+PEER = "vllm-router"
 ARRIVALS_PER_S = 50.0
 PROMPT_WORDS = 96
 SCENARIOS = ("one", "poisson", "burst", "crowd")
@@ -245,27 +248,9 @@ def table(figures: dict[str, Any]) -> Iterator[str]:
             )
 
 
-def _peer(text: str) -> str:
-    """Return the Python of a peer's environment."""
-    name, _, python = text.partition("=")
-    if name != "vllm-router" or not python:
-        raise argparse.ArgumentTypeError("must be vllm-router=PYTHON, the one peer that there is here")
-    return python
-
-
-def _peer_versions(options: argparse.Namespace) -> dict[str, str]:
-    code = "from importlib.metadata import version; print(version('vllm-router'))"
-    found: dict[str, str] = {}
-    for python in options.peer:
-        said = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
-        found["vllm-router"] = said.stdout.strip()
-    return found
-
-
 def _model(text: str) -> Path:
     """Return the folder of a model named as Pagewire names it, or the folder itself."""
-    named = Path.home() / ".cache" / "pagewire" / "models" / text
-    return named if named.is_dir() else Path(text)
+    return find(text) or Path(text)
 
 
 def main() -> None:
@@ -278,7 +263,7 @@ def main() -> None:
     parser.add_argument("--singles", type=int, default=8, help="requests of one round of one, of half the tokens")
     parser.add_argument("--output", type=int, default=32, help="tokens of each answer")
     parser.add_argument("--step-ms", type=float, default=20.0, help="between two tokens of an answer")
-    parser.add_argument("--peer", type=_peer, action="append", default=[], metavar="vllm-router=PYTHON")
+    parser.add_argument("--peer", type=python_of(PEER), action="append", default=[], metavar=f"{PEER}=PYTHON")
     parser.add_argument("--only-pagewire", action="store_true", help="nothing beside it")
     parser.add_argument("--seed", type=int, default=0, help="of the arrivals")
     parser.add_argument("--json", type=Path, help="write the figures here")
@@ -301,7 +286,8 @@ def main() -> None:
         figures = figures_of(measure(systems, options))
     print("\n".join(table(figures)), flush=True)
     told = {"figures": figures, "targets": targets_of(figures)}
-    write_figures(options.json, told, "grpcio", "protobuf", "uvloop", "uvicorn", peers=_peer_versions(options))
+    peers = {name: version for python in options.peer for name, version in versions(python, PEER).items()}
+    write_figures(options.json, told, "grpcio", "protobuf", "uvloop", "uvicorn", peers=peers)
 
 
 if __name__ == "__main__":

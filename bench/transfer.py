@@ -49,28 +49,10 @@ OTHERS = ("tcp", "memcpy")
 SIZES_HELP = f"""KiB of a shipment, in blocks of {BLOCK_KIB} KiB, as SmolLM2-135M has them, on a GPU of
 {DEVICE_BLOCK_KIB}, as Qwen3-0.6B has them, with 28 layers; of {SMALL_KIB} where that is less than two of those. A GPU
 needs room for three times the largest: a pool of each process's, and what is copied beside."""
+RATES = ("TCP", "memcpy", "woken", "gRPC", "gloo", "device")
 HEAD = (
-    "transport",
-    "MiB",
-    "GB/s",
-    "best",
-    "TCP",
-    "memcpy",
-    "woken",
-    "gRPC",
-    "gloo",
-    "device",
-    "/TCP",
-    "/memcpy",
-    "/woken",
-    "/gRPC",
-    "/gloo",
-    "/device",
-    "spans",
-    "msgs",
-    "cpu s/GB",
-    "ms",
-    "first ms",
+    *("transport", "MiB", "GB/s", "best", *RATES, *(f"/{name}" for name in RATES)),
+    *("spans", "msgs", "cpu s/GB", "ms", "first ms"),
 )
 
 

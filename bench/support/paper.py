@@ -35,13 +35,8 @@ class Table:
 
 def closed(users: int, requests: int, prompt: str, answer: str, share: float = 0.0) -> WorkloadConfig:
     """Return a closed loop of so many users."""
-    return WorkloadConfig(
-        concurrency=users,
-        requests=requests,
-        input=parse_lengths(prompt),
-        output=parse_lengths(answer),
-        prefix_share=share,
-    )
+    lengths = {"input": parse_lengths(prompt), "output": parse_lengths(answer)}
+    return WorkloadConfig(concurrency=users, requests=requests, prefix_share=share, **lengths)
 
 
 def tables() -> dict[str, Table]:
@@ -85,16 +80,8 @@ def _prefix_name(answer: int, share: float) -> str:
 def by_composition(runs: Sequence[Figures]) -> Iterator[str]:
     """Yield what one user and what several see of each composition."""
     yield from _head(
-        "cluster",
-        "1 user: TTFT, ms",
-        "TPOT, ms",
-        "4 users: TTFT, ms",
-        "p90",
-        "TPOT, ms",
-        "p90",
-        "longest gap, ms",
-        "tokens out/s",
-        "over 2 colocated",
+        *("cluster", "1 user: TTFT, ms", "TPOT, ms", "4 users: TTFT, ms", "p90", "TPOT, ms", "p90"),
+        *("longest gap, ms", "tokens out/s", "over 2 colocated"),
     )
     for name in _names(runs):
         one, many = chosen(runs, name, ALONE), chosen(runs, name, FEW)
@@ -125,13 +112,8 @@ def by_chunk(runs: Sequence[Figures]) -> Iterator[str]:
 def by_block(runs: Sequence[Figures]) -> Iterator[str]:
     """Yield what larger blocks waste and whether they are quicker."""
     yield from _head(
-        "block",
-        "slots not filled",
-        "last blocks alone, by arithmetic",
-        "TTFT, ms",
-        "TPOT, ms",
-        "tokens out/s",
-        "over block 16",
+        *("block", "slots not filled", "last blocks alone, by arithmetic"),
+        *("TTFT, ms", "TPOT, ms", "tokens out/s", "over block 16"),
     )
     for name in _names(runs):
         many, size = chosen(runs, name, USERS), int(name.partition("block_size=")[2])
@@ -166,14 +148,8 @@ def by_prefix(runs: Sequence[Figures]) -> Iterator[str]:
     Without the cache nothing but 0 % was played, since what is shared is nothing to it: each row has that figure again.
     """
     yield from _head(
-        "answer",
-        "prefill's share p",
-        "prompt shared",
-        "of it cached h",
-        "requests/s with",
-        "without, nothing shared",
-        "gain",
-        "1/(1 - p h) - 1",
+        *("answer", "prefill's share p", "prompt shared", "of it cached h"),
+        *("requests/s with", "without, nothing shared", "gain", "1/(1 - p h) - 1"),
     )
     bare = {answer: median(chosen(runs, OFF, _prefix_name(answer, 0.0)), "requests_per_s") for answer in ANSWERS}
     for answer, share in itertools.product(ANSWERS, SHARES):

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import peer_python
 from processes import ServerProcess, unpin_helpers
 from token_stream import TokenStream, ask, prompt_body, stream
 
@@ -208,10 +209,4 @@ def _preload(python: str) -> dict[str, str]:
 
 def versions(python: str) -> dict[str, str]:
     """Return the versions of the peer's packages."""
-    script = (
-        "import json; from importlib.metadata import version as v; "
-        "print(json.dumps({n: v(n) for n in ('vllm', 'torch', 'nixl')}))"
-    )
-    said = subprocess.run([python, "-c", script], capture_output=True, text=True, check=True)
-    found: dict[str, str] = json.loads(said.stdout)
-    return {f"peer-{name}": number for name, number in found.items()}
+    return {f"peer-{name}": each for name, each in peer_python.versions(python, "vllm", "torch", "nixl").items()}
