@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from pagewire_process import pagewire
 
 from pagewire.slo.formats.mooncake import read_mooncake
 from pagewire.slo.formats.tables import read_burstgpt
 from pagewire.slo.samples import sample
 
 
-def slo_export(*flags: str, code: int = 0) -> str:
-    command = [sys.executable, "-P", "-m", "pagewire.cli.main", "slo", "export", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env={**os.environ})
-    assert done.returncode == code, done.stderr
-    return done.stderr
+async def slo_export(*flags: str, code: int = 0) -> str:
+    ended = await pagewire("slo", "export", *flags)
+    assert ended.code == code, ended.err
+    return ended.err
 
 
-def test_a_table_of_lengths_becomes_a_recording_of_mooncakes(tmp_path: Path) -> None:
+async def test_a_table_of_lengths_becomes_a_recording_of_mooncakes(tmp_path: Path) -> None:
     path = tmp_path / "burst.jsonl"
-    slo_export(str(path), "--trace", "sample:burstgpt", "--requests", "30")
+    await slo_export(str(path), "--trace", "sample:burstgpt", "--requests", "30")
     ours, theirs = [*read_mooncake(path)], [*read_burstgpt(sample("burstgpt"))][:30]
     assert [each.at_s for each in ours] == pytest.approx([each.at_s for each in theirs], abs=1e-3)
     assert [(t.input_tokens, t.output_tokens) for each in ours for t in each.turns] == [
@@ -31,9 +28,9 @@ def test_a_table_of_lengths_becomes_a_recording_of_mooncakes(tmp_path: Path) -> 
     ]
 
 
-def test_what_is_made_up_is_written_with_its_times_and_what_it_shares(tmp_path: Path) -> None:
+async def test_what_is_made_up_is_written_with_its_times_and_what_it_shares(tmp_path: Path) -> None:
     path = tmp_path / "made.jsonl"
-    slo_export(
+    await slo_export(
         str(path),
         *("--requests", "20", "--rate", "4", "--arrivals", "constant", "--input", "2048", "--prefix-share", "0.5"),
     )
@@ -44,9 +41,9 @@ def test_what_is_made_up_is_written_with_its_times_and_what_it_shares(tmp_path: 
     assert len({each.turns[0].pieces[2:] for each in arrivals}) == 20
 
 
-def test_texts_have_no_pieces_that_could_not_fill_a_block(tmp_path: Path) -> None:
+async def test_texts_have_no_pieces_that_could_not_fill_a_block(tmp_path: Path) -> None:
     path = tmp_path / "cut.jsonl"
-    slo_export(str(path), "--trace", "sample:sharegpt", "--length-scale", "0.3", "--requests", "5")
+    await slo_export(str(path), "--trace", "sample:sharegpt", "--length-scale", "0.3", "--requests", "5")
     assert all(turn.text for each in read_mooncake(path) for turn in each.turns)
 
 
@@ -58,8 +55,8 @@ def test_texts_have_no_pieces_that_could_not_fill_a_block(tmp_path: Path) -> Non
         (("--trace", "sample:none"), 2, "there is no sample 'none'"),
     ],
 )
-def test_what_cannot_be_written_is_refused_by_name(
+async def test_what_cannot_be_written_is_refused_by_name(
     tmp_path: Path, flags: tuple[str, ...], code: int, said: str
 ) -> None:
-    assert said in slo_export(str(tmp_path / "w.jsonl"), *flags, code=code)
+    assert said in await slo_export(str(tmp_path / "w.jsonl"), *flags, code=code)
     assert not (tmp_path / "w.jsonl").exists()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
+from pagewire_process import Ended, pagewire
 
 MODEL = {
     "hidden_size": 512, "num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 2,
@@ -21,17 +21,11 @@ KINDS = (
 LOAD = ("--rate", "8", "--requests", "20", "--input", "200-400", "--output", "8-16", "--chunk-sizes", "256")
 
 
-async def slo_plan(folder: Path, *flags: str, stdout: int = asyncio.subprocess.PIPE) -> tuple[int | None, str, str]:
+async def slo_plan(folder: Path, *flags: str, stdout: int = asyncio.subprocess.PIPE) -> Ended:
     (folder / "config.json").write_text(json.dumps(MODEL))
     (folder / "kinds.toml").write_text(KINDS)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", "-m", "pagewire.cli.main", "slo", "plan",
-        "--model", str(folder), "--devices", str(folder / "kinds.toml"), *flags,
-        stdout=stdout, stderr=asyncio.subprocess.PIPE, env={**os.environ},
-    )  # fmt: skip
-    async with asyncio.timeout(120):
-        out, err = await process.communicate()
-    return process.returncode, (out or b"").decode(), err.decode()
+    model = ("--model", str(folder), "--devices", str(folder / "kinds.toml"))
+    return await pagewire("slo", "plan", *model, *flags, stdout=stdout)
 
 
 async def test_a_plan_is_told_and_written(tmp_path: Path) -> None:

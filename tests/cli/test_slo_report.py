@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import sys
 from pathlib import Path
 
 import pytest
 from made_up_runs import made_up_trial, write_run
+from pagewire_process import Ended, pagewire
 
 
-async def slo_report(*arguments: str, cwd: Path, **environ: str) -> tuple[int | None, str, str]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", "-m", "pagewire.cli.main", "slo", "report", *arguments,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ, **environ}, cwd=cwd,
-    )  # fmt: skip
-    async with asyncio.timeout(120):
-        out, err = await process.communicate()
-    return process.returncode, out.decode(), err.decode()
+async def slo_report(*arguments: str, cwd: Path, **environ: str) -> Ended:
+    return await pagewire("slo", "report", *arguments, cwd=cwd, **environ)
 
 
 async def test_two_runs_become_a_page_that_compares_them(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from made_up_runs import record
+from pagewire_process import Ended, pagewire
 from stub_server import Asked, serving
 
 from pagewire.cli.slo_origin import command_line
@@ -30,14 +31,8 @@ async def answer(asked: Asked) -> None:
     await asked.end()
 
 
-async def slo_run(*flags: str, before: tuple[str, ...] = (), **environ: str) -> tuple[int | None, str, str]:
-    process = await asyncio.create_subprocess_exec(
-        *before, sys.executable, "-P", "-m", "pagewire.cli.main", "slo", "run", *flags,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ, **environ},
-    )  # fmt: skip
-    async with asyncio.timeout(60):
-        out, err = await process.communicate()
-    return process.returncode, out.decode(), err.decode()
+async def slo_run(*flags: str, before: tuple[str, ...] = (), **environ: str) -> Ended:
+    return await pagewire("slo", "run", *flags, before=before, **environ)
 
 
 async def test_a_table_records_and_a_summary(tmp_path: Path) -> None:

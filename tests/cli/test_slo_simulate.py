@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
+from pagewire_process import pagewire
 
 from pagewire.slo.cost_model import CostModel
 from pagewire.slo.record_files import read_records
@@ -22,14 +22,9 @@ LOAD = ("--rate", "8", "--requests", "30", "--input", "200-400", "--output", "8-
 
 
 async def slo(*flags: str, code: int = 0, stdout: int = asyncio.subprocess.PIPE) -> tuple[str, str]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", "-m", "pagewire.cli.main", "slo", *flags,
-        stdout=stdout, stderr=asyncio.subprocess.PIPE, env={**os.environ},
-    )  # fmt: skip
-    async with asyncio.timeout(120):
-        out, err = await process.communicate()
-    assert process.returncode == code, err.decode()
-    return (out or b"").decode(), err.decode()
+    ended = await pagewire("slo", *flags, stdout=stdout)
+    assert ended.code == code, ended.err
+    return ended.out, ended.err
 
 
 @pytest.fixture
