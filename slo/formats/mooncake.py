@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from pagewire.core.documents import parse_object
 from pagewire.slo.arrival import Arrival, Turn
 from pagewire.slo.formats.fields import Fields, TraceError
 from pagewire.slo.formats.recording import recorded
@@ -47,12 +48,9 @@ def read_mooncake(path: Path, *, seed: int = 0) -> Workload:
 
 def _fields(line: bytes, file: str, number: int) -> Fields:
     try:
-        values = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise TraceError(file, number, "", f"not JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise TraceError(file, number, "", "not a JSON object")
-    return Fields(values, file, number)
+        return Fields(parse_object(line, "it"), file, number)
+    except ValueError as error:
+        raise TraceError(file, number, "", str(error)) from error
 
 
 def _turn(fields: Fields) -> Turn:

@@ -22,10 +22,7 @@ COLORS = {
     "ground": ("#f4f5f8", "#12151b"), "card": ("#ffffff", "#1b1f28"), "line": ("#d5d9e0", "#363d4a"),
     "ink": (INK, DARK[INK]), "soft": ("#566072", "#a6afbf"), "accent": ("#1f5fd0", "#84b0ff"),
 }  # fmt: skip
-TOLD = {
-    "model": "model", "machine": "machine", "versions": "versions", "seed": "seed", "command": "command",
-    "workload": "workload",
-}  # fmt: skip
+TOLD = ("model", "machine", "versions", "seed", "command", "workload")
 
 
 def page(experiment: Experiment, said: Sequence[str], figures: Sequence[Figure]) -> str:
@@ -152,9 +149,9 @@ def _made_of(experiment: Experiment) -> Element:
     rows: list[Element] = []
     for name, value in experiment.about.items():
         rows += _told(name, [value])
-    for key, name in TOLD.items():
-        values = [trial.about[key] for trial in experiment.trials if key in trial.about]
-        rows += _told(f"{name} of the runs" if key in experiment.about else name, values)
+    for name in TOLD:
+        values = [trial.about[name] for trial in experiment.trials if name in trial.about]
+        rows += _told(f"{name} of the runs" if name in experiment.about else name, values)
     told = _element("dl", *rows) if rows else _element("p", "Nothing was told.")
     return _element("section", _element("h2", "How this was made"), told, id="made-of")
 
