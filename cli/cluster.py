@@ -153,7 +153,7 @@ class Cluster:
     def _threads(self) -> int:
         """Return the threads of each engine where nothing is asked for, 0 for the engine's own choice."""
         # On a CPU they share its cores; beside a GPU none needs more than one.
-        return _share_of_cores(len(self._config.pods)) if self._config.device in (None, "cpu") else 0
+        return max(1, cores.usable() // len(self._config.pods)) if self._config.device in (None, "cpu") else 0
 
     async def _start_router(self, redis: str, secret: str, logs: Path) -> Child:
         config = self._config
@@ -254,10 +254,6 @@ def flags_of(config: ClusterConfig, names: Sequence[str]) -> list[str]:
         else:
             parts += (f"--{flag}", str(value))
     return parts
-
-
-def _share_of_cores(num_engines: int) -> int:
-    return max(1, cores.usable() // num_engines)
 
 
 @contextlib.contextmanager

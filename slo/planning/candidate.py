@@ -76,6 +76,13 @@ class Family:
         return self.prefill_mode != "auto"
 
     @property
+    def choice(self) -> tuple[str | int | None, ...]:
+        """What was chosen of it: the same for that family of another question."""
+        prefill_kind = self.prefill_kind and self.prefill_kind.name
+        settings = self.chunk_size, self.policy, self.prefill_mode, self.most_seqs
+        return prefill_kind, self.decode_kind.name, *settings
+
+    @property
     def max_num_seqs(self) -> int:
         """Sequences of a step at most: those that were chosen, as far as a chunk has room for a token of each."""
         return min(self.most_seqs, self.chunk_size)

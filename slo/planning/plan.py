@@ -188,14 +188,10 @@ def _what_if(name: str, changed: Question, chosen: Candidate) -> tuple[WhatIf, i
     judge = _judge(changed)
     demand = _demand(changed)
     of = [each for side in _sides(changed) for each in side]
-    same = next(each for each in of if str(Candidate(family=each, prefill=1, decode=1)) == _like(chosen))
+    same = next(each for each in of if each.choice == chosen.family.choice)
     kept = judge.outcome(Candidate(family=same, prefill=chosen.prefill, decode=chosen.decode))
     best = cheapest(of, demand, judge, max_pods=changed.choices.max_pods)
     return WhatIf(name=name, attained=kept.attained, is_met=kept.is_met, best=best), len(judge.outcomes)
-
-
-def _like(candidate: Candidate) -> str:
-    return str(dataclasses.replace(candidate, prefill=1, decode=1))
 
 
 def longer_prompts(workload: Workload) -> Workload:

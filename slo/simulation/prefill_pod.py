@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from pagewire.core.engine_messages import Add, ChunkDone, StepDone
+from pagewire.core.engine_messages import Add, StepDone
 from pagewire.core.load import Load
 from pagewire.core.messages import Role
 from pagewire.kvtransfer import effects as fx
@@ -98,12 +98,12 @@ class PrefillPod:
             record, is_finished = first.get(chunk.request_id), False
             if chunk.is_last and record is not None:
                 request.prefilled_s = now_s
-                is_finished = not self._ships(request) or record.finish_reason is not None
+                is_finished = request.max_tokens == 1 or record.finish_reason is not None
                 num_blocks = 0 if is_finished else chunk.first_block + len(chunk.block_ids) - shipment.first_block
                 request.cached_tokens = chunk.cached_tokens
                 self._around.frame(taker.first_token, request, num_blocks)
             if not is_finished:
-                self._chunk(request, chunk)
+                self._act(request, shipment.chunk_done(chunk.first_block, chunk.block_ids))
             if chunk.is_last:
                 self._act(request, shipment.prompt_done(is_finished=is_finished))
 
@@ -119,13 +119,6 @@ class PrefillPod:
         """Nobody decodes here."""
 
     # ------------------------------------------------------------------------------------------------- the shipment
-
-    def _ships(self, request: SimRequest) -> bool:
-        return request.max_tokens > 1
-
-    def _chunk(self, request: SimRequest, chunk: ChunkDone) -> None:
-        assert request.outgoing is not None
-        self._act(request, request.outgoing.chunk_done(chunk.first_block, chunk.block_ids))
 
     def _act(self, request: SimRequest, effects: fx.Effects) -> None:
         _, taker = self._requests[request.request_id]

@@ -56,6 +56,15 @@ def test_what_is_chosen_from_unless_told_otherwise_is_what_the_guide_says() -> N
     )  # fmt: skip
 
 
+def test_a_family_of_another_question_is_known_by_what_was_chosen_of_it() -> None:
+    slower = [dataclasses.replace(each, link=each.link / 2) for each in (LARGE, SMALL)]
+    found, changed = families(MODEL, (LARGE, SMALL), CHOICES), families(MODEL, slower, CHOICES)
+    assert [each.choice for each in found] == [each.choice for each in changed]
+    assert len({each.choice for each in found}) == len(found)
+    assert family(most_seqs=9).choice == ("b", "a", 128, "slo", "remote", 9)
+    assert family(prefill=None).choice == (None, "a", 128, "slo", "local", 4)
+
+
 def test_families_are_all_kinds_alone_and_all_pairs_by_every_choice() -> None:
     found = families(MODEL, (LARGE, TINY, SMALL), CHOICES)
     settings = tuple(itertools.product(CHOICES.chunk_sizes, CHOICES.max_num_seqs, CHOICES.policies))
