@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from pagewire.slo.machine import machine, versions
+from pagewire.slo.origin import machine, versions
 from pagewire.slo.redaction import bare
 from pagewire.slo.workload_config import WorkloadConfig
 

@@ -14,7 +14,7 @@ from pagewire.core.messages import Role
 from pagewire.slo import batch_probe, sharing_probe
 from pagewire.slo.calibration import LEAST_BYTE_S, BesideSeen, PromptSeen, Seen, calibrated
 from pagewire.slo.cost_model import CostModel
-from pagewire.slo.machine import machine, versions
+from pagewire.slo.origin import machine, versions
 from pagewire.slo.probe import Probe, Prober
 
 PROMPTS = (32, 96, 192, 256, 384, 512, 768, 1024)

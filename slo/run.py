@@ -14,8 +14,8 @@ from pagewire.slo.ask import Target
 from pagewire.slo.conversation import Wording
 from pagewire.slo.grpc_target import GrpcTarget
 from pagewire.slo.http_target import HttpTarget
-from pagewire.slo.machine import machine, versions
 from pagewire.slo.objectives import Objectives
+from pagewire.slo.origin import machine, versions
 from pagewire.slo.pieces import Vocabulary
 from pagewire.slo.player import Played, Player
 from pagewire.slo.record import Record

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from pagewire.slo.configuration import Configuration
 from pagewire.slo.finding import Finding
-from pagewire.slo.machine import machine, versions
+from pagewire.slo.origin import machine, versions
 from pagewire.slo.probe_plan import probe_workload, run_plan
 from pagewire.slo.run import Run, RunPlan
 from pagewire.slo.sweep_config import SweepConfig
