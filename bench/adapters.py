@@ -25,7 +25,7 @@ sys.path.append(str(Path(__file__).parent / "support"))
 
 import torch
 from engine_process import EngineProcess, peer_named
-from origin import write_figures
+from origin import parser_of, write_figures
 from random_adapters import write
 from repeats import by_turns, quartiles, told
 from timed_steps import engine_of, step_of, timed
@@ -105,7 +105,7 @@ def measure(options: argparse.Namespace, folders: list[Path]) -> dict[str, Any]:
 
 def main() -> None:
     """Parse, measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--model", required=True, help="Hugging Face folder")
     parser.add_argument("--dtype", default="auto", help="that is computed in")
     parser.add_argument("--rank", type=int, default=16, help="of the adapters")
@@ -113,7 +113,6 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=15, help="of each step")
     parser.add_argument("--peer", type=peer_named, action="append", default=[], help="transformers, or vllm=PYTHON")
     parser.add_argument("--turns", type=int, default=3, help="of each engine beside peers")
-    parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as home:

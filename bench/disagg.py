@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).with_name("support")))
 
 import pagewire_servers
 import vllm_servers
-from origin import write_figures
+from origin import parser_of, write_figures
 from pagewire_servers import PagewireServers
 from peer_python import python_of
 from processes import leave_on_signals
@@ -284,7 +284,7 @@ def _of_peer(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Start, measure, print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--model", default="smollm2", help="name of a local model, or a Hugging Face folder")
     parser.add_argument("--random", metavar="SHAPE", help="a model of random weights in the shape of Qwen3-0.6B or so")
     parser.add_argument("--device", default="cpu", help="of all engines; on a GPU they take turns on it")
@@ -302,7 +302,6 @@ def main() -> None:
     parser.add_argument("--peer-only", action="store_true", help="without Pagewire")
     parser.add_argument("--cold", action="store_true", help="no request before the measured ones")
     parser.add_argument("--seed", type=int, default=0, help="of the prompts")
-    parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     leave_on_signals()
     with tempfile.TemporaryDirectory(prefix="pagewire-bench-") as folder:

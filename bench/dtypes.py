@@ -22,7 +22,7 @@ sys.path.append(str(Path(__file__).parent / "support"))
 
 import timed_steps
 import torch
-from origin import write_figures
+from origin import parser_of, write_figures
 
 from pagewire.core.messages import Role
 from pagewire.core.sampling import SamplingParams
@@ -124,7 +124,7 @@ def figures_of(kind: Kind, measure: Kind) -> dict[str, Any]:
 
 def main() -> None:
     """Parse, measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--model", type=Path, required=True, help="a Hugging Face folder")
     parser.add_argument("--dtype", default="bfloat16", help="what is computed in")
     parser.add_argument("--kinds", default=KINDS, help="beside `plain`: kv or weight, and a dtype")
@@ -132,7 +132,6 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=448, help="tokens of each prompt")
     parser.add_argument("--tokens", type=int, default=64, help="positions after each prompt")
     parser.add_argument("--threads", type=int, default=1, help="of the engine")
-    parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     prompts, reach = windows(options.model, options.prompts, options.context), options.context + options.tokens

@@ -31,7 +31,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parent / "support"))
 
 from engine_process import EngineProcess, peer_named
-from origin import write_figures
+from origin import parser_of, write_figures
 from repeats import by_turns
 
 VOCABULARY = 40_000  # ids below are words in all models that one would take here
@@ -158,7 +158,7 @@ def _on_device(options: argparse.Namespace) -> None:
 
 def main() -> None:
     """Start, measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--model", help="a Hugging Face folder: needed on a CPU")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what engines compute on")
     parser.add_argument("--tiny", action="store_true", help="what --device cuda measures, tiny and on a CPU")
@@ -178,7 +178,6 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each engine")
     parser.add_argument("--repeats", type=int, default=5, help="of each measure")
     parser.add_argument("--seed", type=int, default=0, help="of the prompts")
-    parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     if options.tiny or options.device == "cuda":
         _on_device(options)

@@ -17,7 +17,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parent / "support"))
 
 import torch
-from origin import write_figures
+from origin import parser_of, write_figures
 from repeats import by_turns, quartiles, told
 from timed_steps import engine_of, step_of, timed
 from transformers import (
@@ -79,10 +79,9 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Parse, measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--threads", type=int, default=2, help="of the engines")
     parser.add_argument("--repeats", type=int, default=7, help="of each step")
-    parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as folder:

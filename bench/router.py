@@ -41,7 +41,7 @@ sys.path.insert(0, str(Path(__file__).with_name("support")))
 
 import router_systems
 import uvloop
-from origin import write_figures
+from origin import parser_of, write_figures
 from paced_answers import token_texts
 from peer_python import python_of, versions
 from processes import leave_on_signals
@@ -255,7 +255,7 @@ def _model(text: str) -> Path:
 
 def main() -> None:
     """Start, measure, print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--model", type=_model, default=_model("smollm2"), help="local model, for its tokenizer alone")
     parser.add_argument("--scenarios", nargs="+", choices=SCENARIOS, default=SCENARIOS)
     parser.add_argument("--rounds", type=int, default=5, help="turns of each system in each scenario")
@@ -266,7 +266,6 @@ def main() -> None:
     parser.add_argument("--peer", type=python_of(PEER), action="append", default=[], metavar=f"{PEER}=PYTHON")
     parser.add_argument("--only-pagewire", action="store_true", help="nothing beside it")
     parser.add_argument("--seed", type=int, default=0, help="of the arrivals")
-    parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     leave_on_signals()
     with tempfile.TemporaryDirectory(prefix="pagewire-bench-") as scratch, ExitStack() as stack:

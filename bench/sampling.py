@@ -10,7 +10,6 @@ were last asked about. Here "plain" makes tensors of all of a sequence's tokens 
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -21,7 +20,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parent / "support"))
 
 import torch
-from origin import write_figures
+from origin import parser_of, write_figures
 
 from pagewire.core.sampling import SamplingParams
 from pagewire.engine.draw_rows import rows_of
@@ -116,13 +115,12 @@ def least_ms(ways: Mapping[str, Callable[[], object]], repeats: int) -> dict[str
 
 def main() -> None:
     """Print the table, and write the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--vocab-sizes", type=int, nargs="+", default=[49152, 151936])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=2000, help="of a sequence that is penalised")
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     backend, figures = CpuBackend.load(), dict[str, dict[str, float]]()

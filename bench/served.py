@@ -11,7 +11,6 @@ with an engine that computes nothing, and whose steps take MS: for what a token 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -30,7 +29,7 @@ import psutil
 import random_models
 import torch
 from device_engine import TEMPERATURE, Scale
-from origin import write_figures
+from origin import parser_of, write_figures
 from pagewire_servers import up
 from processes import children_of, leave_on_signals
 
@@ -175,14 +174,13 @@ def offline_row(folder: Path, scale: Scale, path: Path | None) -> dict[str, Any]
 
 def main() -> None:
     """Serve, compute offline, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--workers", type=int, default=4, help="router processes")
     parser.add_argument("--clients", type=int, default=4, help="processes that stream")
     parser.add_argument("--models", type=Path, help="a folder that models are kept in")
     parser.add_argument("--offline", type=Path, help="of bench/engine.py: its figure is taken, and none measured")
     parser.add_argument("--tiny", action="store_true", help="on a CPU, to see that it works")
     parser.add_argument("--paced", type=float, metavar="MS", help="on a CPU, with steps that sleep so long; no offline")
-    parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     leave_on_signals()
     on_cpu = options.tiny or options.paced

@@ -11,7 +11,6 @@ itself, summed over all steps. Prompts differ, so nothing of it comes from the p
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parent / "support"))
 
 import torch
-from origin import write_figures
+from origin import parser_of, write_figures
 
 from pagewire.core.block_hash import root_hash
 from pagewire.core.clock import ManualClock
@@ -107,12 +106,11 @@ def share(
 
 def main() -> None:
     """Print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--requests", type=int, default=500, help="requests of each run")
     parser.add_argument("--block-size", type=int, default=16, help="tokens")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--spread", type=float, default=3.0, help="standard deviation of the logits that beams see")
-    parser.add_argument("--json", type=Path, help="write the figures to this file as well")
     args = parser.parse_args()
     ways = {"": None, "-beams": args.spread}
     figures = {

@@ -20,7 +20,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parent / "support"))
 
-from origin import write_figures
+from origin import parser_of, write_figures
 from pagewire_servers import up
 from processes import leave_on_signals
 
@@ -50,7 +50,7 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     """Return what was asked."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--prefill", type=int, default=1)
     parser.add_argument("--decode", type=int, default=1)
     parser.add_argument("--colocated", type=int, default=0)
@@ -60,7 +60,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--output", default="16-80")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--json", type=Path)
     return parser.parse_args()
 
 

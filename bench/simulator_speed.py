@@ -9,7 +9,6 @@ A simulation is one thread: on a machine with other work its CPU time is the fig
 
 from __future__ import annotations
 
-import argparse
 import math
 import resource
 import sys
@@ -19,7 +18,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parent / "support"))
 
-from origin import write_figures
+from origin import parser_of, write_figures
 
 from pagewire.slo.composition import Composition
 from pagewire.slo.cost_model import CostModel, LinkLaw, StepLaw, StepLine
@@ -62,10 +61,9 @@ TOLD_EVERY = 50_000
 
 def main() -> None:
     """Run it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--cluster", nargs="+", choices=CLUSTERS, default=[*CLUSTERS])
-    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     rows = [played(name, args.requests) for name in args.cluster]
     write_figures(args.json, {"rows": rows})

@@ -23,7 +23,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parent / "support"))
 
 from engine_process import EngineProcess, peer_named
-from origin import write_figures
+from origin import parser_of, write_figures
 from repeats import by_turns, told
 from transformers import AutoTokenizer
 
@@ -191,13 +191,12 @@ def guided(options: argparse.Namespace, tokenizer: Any) -> dict[str, dict[str, l
 
 def main() -> None:
     """Parse, measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--model", required=True, help="Hugging Face folder")
     parser.add_argument("--drafted", type=int, default=5, help="tokens that a step drafts of an answer at most")
     parser.add_argument("--threads", type=int, default=2, help="of the engines")
     parser.add_argument("--peer", type=peer_named, action="append", default=[], help="transformers, or vllm=PYTHON")
     parser.add_argument("--turns", type=int, default=3, help="of each engine")
-    parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     counts = drafts(options, tokenizer)

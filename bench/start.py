@@ -7,7 +7,6 @@ each start (as root). `--json PATH` writes the figures, machine and command. Sec
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
@@ -17,7 +16,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parent / "support"))
 
-from origin import write_figures
+from origin import parser_of, write_figures
 from pagewire_servers import up
 from processes import leave_on_signals
 from token_stream import prompt_body, stream
@@ -46,11 +45,10 @@ def drop_page_cache() -> None:
 
 def main() -> None:
     """Measure the kinds in turns, print, and write the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--model", default="smollm2", help="a Hugging Face folder, or a name of `pagewire model`")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--cold", action="store_true", help="with nothing in the page cache")
-    parser.add_argument("--json", type=Path, metavar="PATH")
     options = parser.parse_args()
     leave_on_signals()
     runs: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}

@@ -32,7 +32,7 @@ from unittest import mock
 sys.path.append(str(Path(__file__).parent / "support"))
 
 import torch
-from origin import write_figures
+from origin import parser_of, write_figures
 from repeats import quartiles
 from timed_steps import engine_of, milliseconds, step_of
 from torch.nn import functional
@@ -188,14 +188,13 @@ def told_of(found: dict[str, dict[str, list[float]]], own: str, beside: str) -> 
 
 def main() -> None:
     """Parse, measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--model", required=True, help="a Hugging Face folder")
     parser.add_argument("--dtype", default="auto", help="auto, float32 or bfloat16")
     parser.add_argument("--threads", type=int, default=1, help="of the engine")
     parser.add_argument("--repeats", type=int, default=7, help="of each step")
     parser.add_argument("--setting", choices=SETTINGS, help="that one on and off, in turns")
     parser.add_argument("--avx2", action="store_true", help="as on a processor that has no more")
-    parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     load = native_ops.load
     if options.avx2:

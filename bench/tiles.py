@@ -9,7 +9,6 @@ out. `--json PATH` writes all ratios.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import multiprocessing
 import os
@@ -26,7 +25,7 @@ import triton
 sys.path.append(str(Path(__file__).parent / "support"))
 
 from gpu_clock import seconds
-from origin import write_figures
+from origin import parser_of, write_figures
 
 from pagewire.kernels.gpu.paged_attention import AttentionPlan, paged_attention
 from pagewire.kernels.gpu.tiles import Heads, Processor, Tiles
@@ -157,10 +156,9 @@ def compile_all(name: str, processes: ProcessPoolExecutor, num_processes: int) -
 
 def main() -> None:
     """Parse, compile, measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--kinds", default="", help=f"by commas, of {', '.join(KINDS)}; all")
     parser.add_argument("--best", type=int, default=8, help="how many of each kind are printed")
-    parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     torch.manual_seed(0)
     found: list[dict[str, object]] = []

@@ -26,7 +26,7 @@ import xxhash
 
 sys.path.append(str(Path(__file__).parent / "support"))
 
-from origin import write_figures
+from origin import parser_of, write_figures
 from step_times import step_times
 from transfer_runs import GB, Bench, bench
 
@@ -164,7 +164,7 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     """Parse, measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("--transports", default="local,shm,tcp,grpc,cuda_ipc", help="which, with commas")
     parser.add_argument("--sizes-kib", type=int, nargs="+", default=list(SIZES_KIB), help=SIZES_HELP)
     parser.add_argument(
@@ -172,7 +172,6 @@ def main() -> None:
     )
     parser.add_argument("--engine", default="", help="a model's folder: measure its steps beside transfers as well")
     parser.add_argument("--step-s", type=float, default=8.0, help="seconds of stepping in each condition")
-    parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     figures = asyncio.run(run(options))
     gpu = importlib.import_module("device").name() if "cuda_ipc" in options.transports.split(",") else ""

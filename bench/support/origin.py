@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -17,6 +18,13 @@ from typing import Any
 import psutil
 
 INSTRUCTIONS = ("avx2", "avx_vnni", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16")
+
+
+def parser_of(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser for a benchmark that says what it is, with `--json`, a file for its figures."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, with machine and versions")
+    return parser
 
 
 def write_figures(
