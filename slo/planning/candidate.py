@@ -78,7 +78,7 @@ class Family:
     @property
     def choice(self) -> tuple[str | int | None, ...]:
         """What was chosen of it: the same for that family of another question."""
-        prefill_kind = self.prefill_kind and self.prefill_kind.name
+        prefill_kind = None if self.prefill_kind is None else self.prefill_kind.name
         settings = self.chunk_size, self.policy, self.prefill_mode, self.most_seqs
         return prefill_kind, self.decode_kind.name, *settings
 

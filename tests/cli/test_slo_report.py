@@ -10,7 +10,7 @@ from pagewire_process import Ended, pagewire
 
 
 async def slo_report(*arguments: str, cwd: Path, **environ: str) -> Ended:
-    return await pagewire("slo", "report", *arguments, cwd=cwd, **environ)
+    return await pagewire("slo", "report", *arguments, cwd=cwd, environ=environ)
 
 
 async def test_two_runs_become_a_page_that_compares_them(tmp_path: Path) -> None:

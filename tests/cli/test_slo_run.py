@@ -32,7 +32,7 @@ async def answer(asked: Asked) -> None:
 
 
 async def slo_run(*flags: str, before: tuple[str, ...] = (), **environ: str) -> Ended:
-    return await pagewire("slo", "run", *flags, before=before, **environ)
+    return await pagewire("slo", "run", *flags, before=before, environ=environ)
 
 
 async def test_a_table_records_and_a_summary(tmp_path: Path) -> None:

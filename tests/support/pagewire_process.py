@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,12 +22,12 @@ class Ended(NamedTuple):
 
 async def pagewire(
     *arguments: str, before: tuple[str, ...] = (), cwd: Path | None = None, stdout: int = asyncio.subprocess.PIPE,
-    **environ: str,
+    environ: Mapping[str, str] | None = None,
 ) -> Ended:  # fmt: skip
     """Run it, behind the command `before`, with variables more than ours; raises TimeoutError."""
     process = await asyncio.create_subprocess_exec(
         *before, sys.executable, "-P", "-m", "pagewire.cli.main", *arguments, cwd=cwd,
-        stdout=stdout, stderr=asyncio.subprocess.PIPE, env={**os.environ, **environ},
+        stdout=stdout, stderr=asyncio.subprocess.PIPE, env={**os.environ, **(environ or {})},
     )  # fmt: skip
     async with asyncio.timeout(TIMEOUT_S):
         out, err = await process.communicate()
