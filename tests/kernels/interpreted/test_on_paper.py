@@ -76,6 +76,7 @@ def test_steps_that_are_computed_one_by_one(tmp_path: Path, gpu: Devices, monkey
         "host_kv_memory_bytes": 1 << 20,
     }  # fmt: skip
     expected = run_all(engine(folder, "cpu", **settings).loop, requests).tokens
+    known = {**expected, "another": [7], "1 again": expected["1"]}
     ways, move = set[Way](), BlockMover.move
 
     def noted(mover: BlockMover, moves: Sequence[Move]) -> None:
@@ -84,8 +85,9 @@ def test_steps_that_are_computed_one_by_one(tmp_path: Path, gpu: Devices, monkey
 
     monkeypatch.setattr(BlockMover, "move", noted)
     built = engine(folder, "cuda", **settings)
-    built.scheduler.speculation = Guesses(3, lambda sequence, place: expected[sequence.request_id[0]][place], wrong=7)
+    built.scheduler.speculation = Guesses(3, lambda sequence, place: known[sequence.request_id][place], wrong=7)
     assert run_all(built.loop, requests).tokens == expected
+    run_all(built.loop, [spec("another", range(50), greedy(1))])
     again = run_all(built.loop, [replace(requests[1], request_id="1 again")])
     assert again.tokens["1 again"] == expected["1"]
     assert again.ends["1 again"].cached_tokens == 32
