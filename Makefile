@@ -30,6 +30,9 @@ PROTO_PYTHON ?= $(BIN)/python
 # Without it "python -m" puts the repository root on sys.path, where our kernels/ would shadow a package of that name.
 export PYTHONSAFEPATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# What is compiled is kept, whatever is set outside: else each pytest process compiles all tests and plugins anew, and each
+# of the thousands of processes that they start compiles Pagewire.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: gpu setup demo up test engine-test transfer-test attack-test router-test cluster-test exact-test fault-test simulation-test sanitize-test stalled-test chaos-test load-test ui-test ui-pictures fuzz-test fuzz-long slo-peers-test compose-test compose-test-if-possible \
   mutation-test mutation-sample check protos generate lock chart-tools chart-schema support sbom audit release-wire slo-samples model setup-system setup-containers help
