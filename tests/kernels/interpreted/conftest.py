@@ -12,14 +12,10 @@ It computes fp32 and fp16 and takes milliseconds for each tile. Of bfloat16 it m
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from typing import Any
-from unittest import mock
+from collections.abc import Iterator
 
 import pytest
 import torch
-import triton.language as tl
-from triton.runtime import interpreter
 
 collect_ignore_glob = [] if os.environ.get("TRITON_INTERPRET") == "1" else ["test_*.py"]
 
@@ -30,24 +26,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "ignore::RuntimeWarning:triton")
 
 
-def _unless_patched(patch: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return what patches the language for a function, unless the launch that calls it has done so already.
-
-    Triton looks through all of it at each call of a function within a kernel, which takes a third of the time.
-    """
-
-    def patched(function: Any) -> Any:
-        languages = [each for each in function.__globals__.values() if each is tl or each is tl.core]
-        is_patched = not any(tl.core.is_builtin(language.load) for language in languages)
-        return interpreter._LangPatchScope() if is_patched else patch(function)
-
-    return patched
-
-
 @pytest.fixture(autouse=True, scope="session")
-def quick_calls() -> Iterator[None]:
-    """Have functions of kernels called without looking through the language."""
-    with mock.patch.object(interpreter, "_patch_lang", _unless_patched(interpreter._patch_lang)):
+def quick() -> Iterator[None]:
+    """Have functions of kernels called without further ado."""
+    from interpreted_calls import quick_calls  # noqa: PLC0415  # there may be no Triton where these files are passed over
+
+    with quick_calls():
         yield
 
 

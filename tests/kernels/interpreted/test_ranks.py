@@ -27,10 +27,12 @@ from pagewire.kernels.triton_backend import TritonBackend
 
 TILE = small_linear.Tile(rows=128, lanes=32, depth=1)  # larger than a processor would hold, for the interpreter's sake
 # A rank's program that computes as one on a GPU does; it inherits TRITON_INTERPRET.
-ON_TRITON = """
+ON_TRITON = f"""
 import sys
 from unittest import mock
 import torch
+sys.path.append({str(Path(__file__).parents[2] / "support")!r})
+from interpreted_calls import quick_calls
 import pagewire.engine.ranks.follower as follower
 from pagewire.engine.packed_batch import pack
 from pagewire.kernels.gpu import small_linear
@@ -40,7 +42,7 @@ from pagewire.kernels.triton_backend import TritonBackend
 follower.backend_for = lambda device: TritonBackend(device, Processor((9, 0), 2))
 follower.batch_maker = lambda device: pack
 tile = small_linear.Tile(rows=128, lanes=32, depth=1)
-with mock.patch.object(small_linear.Tile, "choose", return_value=tile):
+with quick_calls(), mock.patch.object(small_linear.Tile, "choose", return_value=tile):
     follower.main(sys.argv[1:])
 """
 
