@@ -1,5 +1,5 @@
-"""Random models through a disaggregated cluster: token for token as transformers says it, and with quantised KV as one
-engine does."""
+"""Random models through a disaggregated cluster: token for token as transformers says it, the KV of each by a transport
+that has to be named or the one that needs no name, and with quantised KV as one engine does."""
 
 from __future__ import annotations
 
@@ -28,14 +28,23 @@ def prompts() -> list[list[int]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "block_size", "chunk_size"), [("llama", 16, 40), ("mistral", 32, 64), ("qwen2", 16, 16), ("qwen3", 64, 48)]
+    ("name", "transport", "block_size", "chunk_size"),
+    [
+        ("llama", "collective", 16, 40),
+        ("mistral", "nixl", 32, 64),
+        ("qwen2", "tcp", 16, 16),
+        ("qwen3", "", 64, 48),
+    ],
 )
-def test_every_architecture_is_exact(tmp_path: Path, name: str, block_size: int, chunk_size: int) -> None:
+def test_every_architecture_is_exact(
+    tmp_path: Path, name: str, transport: str, block_size: int, chunk_size: int
+) -> None:
     folder = build(tmp_path / name, name)
     asked = prompts()
     expected = Reference(folder).greedy(asked, MAX_TOKENS)
     flags = ("--dtype", "float32", "--kv-memory", "16MiB", "--block-size", str(block_size))
-    cluster = LiveCluster(folder, *flags, "--chunk-size", str(chunk_size))
+    named = {"PAGEWIRE_TRANSPORTS": transport} if transport else {}
+    cluster = LiveCluster(folder, *flags, "--chunk-size", str(chunk_size), **named)
     answers = asyncio.run(cluster.complete_all(asked, MAX_TOKENS, concurrency=6, ignore_eos=True))
     near_ties = sum(is_near_tie(each, answer.tokens) for each, answer in zip(expected, answers, strict=True))
     print(f"{near_ties} near-ties in {len(asked)} prompts")
@@ -46,6 +55,8 @@ def test_every_architecture_is_exact(tmp_path: Path, name: str, block_size: int,
         assert report["prefill_cached_tokens"] + report["prefill_computed_tokens"] == len(prompt)
         assert report["blocks_shipped"] == report["manifest_blocks"] > 0
     assert sum(answer.usage["prompt_tokens_details"]["cached_tokens"] for answer in answers) > 0
+    if transport:
+        assert {answer.report["transport"] for answer in answers} == {transport}
     cluster.assert_at_rest()
     assert cluster.stop() == 0
 
