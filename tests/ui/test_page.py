@@ -22,7 +22,7 @@ from page_probes import (
 )
 from playwright.async_api import Page
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 
 FLAGS = ("--dtype", "float32", "--max-model-len", "512", "--kv-memory", "4MiB", "--chunk-size", "32")
 SLO = ("--slo-ttft-s", "20", "--slo-tpot-s", "0.000001")  # one that is met, and one that nobody can meet

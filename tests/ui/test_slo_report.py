@@ -12,6 +12,8 @@ from playwright.async_api import Browser
 from pagewire.slo.experiment import Experiment
 from pagewire.slo.report.report import report
 
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
