@@ -103,7 +103,7 @@ transfer-test: setup  ## shipments, layouts, and every transport between two pro
 	$(SIDE_BY_SIDE) worksteal tests/kvtransfer
 
 attack-test: setup  ## hostile callers and peers at every door, what old and new peers say to one another, the mutation tool
-	HF_HUB_OFFLINE=1 $(BIN)/pytest $(ATTACK_TESTS)
+	$(SIDE_BY_SIDE) worksteal $(ATTACK_TESTS)
 
 # Each test with tiles takes minutes this way: they are emulated by signals.
 SANITIZERS = $(shell for each in asan ubsan stdc++; do gcc -print-file-name=lib$$each.so; done)
@@ -124,13 +124,16 @@ gpu:  ## what needs a GPU, on one: its tests and benchmarks, into OUT=folder (PA
 router-test: setup  ## a router in process and in processes, over pods that speak the link and compute nothing
 	$(SIDE_BY_SIDE) worksteal tests/router
 
+# Who waits for a process to start or a pod to drain needs no core: one worker more keeps all of them busy. Tests that share
+# a cluster stay together (tests/support/shared_clusters.py).
+fault-test cluster-test: WORKERS := $(shell echo $$(($(WORKERS) + 1)))
+
 cluster-test: setup  ## tests that start clusters of tiny models: answers, losses, ends, drains, a fault of each sort under load
-	$(SIDE_BY_SIDE) worksteal tests/cluster
+	$(SIDE_BY_SIDE) loadscope tests/cluster
 
 exact-test: setup  ## the real model through real clusters, 128 answers token for token as transformers gives them
 	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/exact
 
-# Whole files: the last tests of one count what the others did.
 fault-test: setup  ## 200 requests with a random fault each, pods killed in every state of a shipment (FAULT_SEED=1)
 	$(SIDE_BY_SIDE) loadscope tests/faults
 

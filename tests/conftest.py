@@ -6,10 +6,12 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import orphans
 import pytest
+from shared_clusters import scope_of
 
 from pagewire.cli import models
 
@@ -19,6 +21,20 @@ hypothesis.settings.register_profile("pagewire", deadline=None)
 hypothesis.settings.load_profile("pagewire")
 # A shell without job control has what it starts in the background ignore Ctrl-C, and so would all that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Deal tests out so that those which share a cluster stay together, where scopes do; else as pytest-xdist does."""
+    if config.getvalue("dist") != "loadscope":
+        return None
+    # Here, for where there is no pytest-xdist nobody asks.
+    from xdist.scheduler import LoadScopeScheduling  # noqa: PLC0415
+
+    config.option.loadscopereorder = False  # or single tests, which are the longest, come last
+    scheduler = LoadScopeScheduling(config, log)
+    scheduler._split_scope = scope_of
+    return scheduler
 
 
 @pytest.fixture(autouse=True)

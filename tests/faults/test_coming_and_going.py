@@ -40,10 +40,14 @@ async def test_pods_come_and_go_under_steady_requests(model: Path, cluster: Live
     assert len(right) > len(prompts) // 2
     answers: list[Stream] = []
     is_over = False
+    all_ask = asyncio.Event()
+    all_ask.set()
 
     async def ask_again_and_again(number: int) -> None:
         mine = list(right)
         for turn in range(number, 10_000):
+            if number > 0:
+                await all_ask.wait()
             if is_over:
                 return
             prompt = mine[turn % len(mine)]
@@ -58,7 +62,9 @@ async def test_pods_come_and_go_under_steady_requests(model: Path, cluster: Live
     async def replace(role: str, number: signal.Signals) -> None:
         """Have one more pod of a role, then one less."""
         old = next(pod for pod in cluster.alive() if pod["role"] == role)
+        all_ask.clear()  # but one: what is only being started is in nobody's way, and needs the cores
         await asyncio.to_thread(cluster.join, role)
+        all_ask.set()
         await until(lambda: cluster.usable()[role] == 3, f"a third {role} pod")
         await some_answers()
         os.kill(old["pid"], number)

@@ -1,9 +1,10 @@
 """A prefill pod is killed while it ships, and another goes on: it fetches what landed and computes only the rest.
 
-Real processes, 2P1D. That the rest is computed there, and not where it decodes, is a comparison of seconds: a prompt is
-waited for by all that decodes beside it, and here that is so much that it outweighs what a busy machine makes of a
-pod's measure of itself and of a link's round trip, nearly always: where it does not, all is tried again. How many
-tokens were computed is what engines counted.
+Real processes, 2P1D, over one transport: `test_kills.py` has a prefill pod fetch from a decode pod by each, and
+`test_coming_and_going.py` has others ship by each beside one that is killed. That the rest is computed there, and not
+where it decodes, is a comparison of seconds: a prompt is waited for by all that decodes beside it, and here that is so
+much that it outweighs what a busy machine makes of a pod's measure of itself and of a link's round trip, nearly always:
+where it does not, all is tried again. How many tokens were computed is what engines counted.
 """
 
 from __future__ import annotations
@@ -26,21 +27,20 @@ NUM_OTHERS = 24  # sequences of one request: they begin and end at once
 OTHERS_TOKENS = 480
 NUM_MEASURED = 8
 MAX_TRIES = 3
+TRANSPORT = "shm"
 
 
 @pytest.fixture
-def cluster(model: Path, transport: str) -> Iterator[LiveCluster]:
+def cluster(model: Path) -> Iterator[LiveCluster]:
     """Start 2P1D."""
-    cluster = LiveCluster(model, *FLAGS, "--prefill", "2", PAGEWIRE_TRANSPORTS=transport)
+    cluster = LiveCluster(model, *FLAGS, "--prefill", "2", PAGEWIRE_TRANSPORTS=TRANSPORT)
     yield cluster
     assert cluster.stop() == 0
 
 
-async def test_the_next_prefill_pod_computes_only_the_rest(
-    cluster: LiveCluster, question: Question, transport: str
-) -> None:
+async def test_the_next_prefill_pod_computes_only_the_rest(cluster: LiveCluster, question: Question) -> None:
     for number in range(MAX_TRIES):
-        if await is_taken_over(cluster, question, transport, f"try {number}"):
+        if await is_taken_over(cluster, question, f"try {number}"):
             return
         await complete_the_set(cluster, num_prefill=2, num_decode=1)
     pytest.fail(f"in {MAX_TRIES} tries the rest was computed where it decodes")
@@ -56,7 +56,7 @@ async def measure(cluster: LiveCluster, tokens: list[int], prefill: list[dict[st
     pytest.fail("a prefill pod was never asked")
 
 
-async def is_taken_over(cluster: LiveCluster, question: Question, transport: str, name: str) -> bool:
+async def is_taken_over(cluster: LiveCluster, question: Question, name: str) -> bool:
     """Kill who ships; return whether another went on as it should, False where the decode pod found itself quicker."""
     tokens, right = question
     prefill, (d,) = ([pod for pod in cluster.alive() if pod["role"] == role] for role in ("prefill", "decode"))
@@ -98,7 +98,7 @@ async def is_taken_over(cluster: LiveCluster, question: Question, transport: str
     cluster.assert_at_rest()
     if report["placement"] == "resumed":
         return False
-    assert (report["placement"], report["prefill_pod"], report["transport"]) == ("remote", next_one["id"], transport)
+    assert (report["placement"], report["prefill_pod"], report["transport"]) == ("remote", next_one["id"], TRANSPORT)
     landed = report["prefill_fetched_tokens"]
     assert landed > 0
     assert landed % BLOCK == 0

@@ -32,15 +32,17 @@ def replaceable(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield started
 
 
-@pytest.mark.parametrize("how", ["ended", "stopped"])
 @pytest.mark.parametrize(("state", "side"), KILLS)
+@pytest.mark.parametrize("how", ["ended", "stopped"])
 async def test_a_pod_struck_in_a_state(
     cluster: LiveCluster, question: Question, state: str, side: str, how: str
 ) -> None:
     await strike_in(cluster, question, state, side, how)
 
 
-@pytest.mark.parametrize(("who", "how", "state"), TRIALS)
+@pytest.mark.parametrize(
+    ("who", "how", "state"), [pytest.param(*trial, id="{} {}-{}".format(*trial)) for trial in TRIALS]
+)
 async def test_another_process_struck_in_a_state(
     replaceable: Rig, question: Question, who: str, how: str, state: str
 ) -> None:
