@@ -1,7 +1,7 @@
 """Several answers to one request from clusters of real processes: index by index what `LLM` says without one.
 
 Seeded and greedy, colocated and disaggregated, streamed and not, by HTTP and by the SDK; a decode pod is killed, and
-another drained, in the middle.
+another drained, in the middle. Several answers by each transport are in `tests/faults/test_random_faults.py`.
 """
 
 from __future__ import annotations
@@ -36,9 +36,7 @@ FLAGS = ("--dtype", "float32", "--kv-memory", "16MiB", "--chunk-size", "40", "--
 FIELDS: dict[str, Any] = {"temperature": 0.9, "seed": 5, "ignore_eos": True}
 KINDS = {
     "colocated": ("--colocated", "1", "--drain-s", "0.1"),
-    "grpc": ("--decode", "2", "--drain-s", "0.1", "--prefill-mode", "remote"),
-    "tcp": ("--decode", "2", "--drain-s", "0.1", "--prefill-mode", "remote"),
-    "shm": ("--decode", "2", "--drain-s", "0.1", "--prefill-mode", "remote"),
+    "disaggregated": ("--decode", "2", "--drain-s", "0.1", "--prefill-mode", "remote"),
 }
 
 
@@ -66,8 +64,7 @@ def offline(model: Path) -> Iterator[Callable[..., Completion]]:
 
 @pytest.fixture(scope="module", params=KINDS)
 def cluster(model: Path, request: pytest.FixtureRequest) -> Iterator[LiveCluster]:
-    kind = request.param
-    cluster = LiveCluster(model, *FLAGS, *KINDS[kind], **({} if kind == "colocated" else {"PAGEWIRE_TRANSPORTS": kind}))
+    cluster = LiveCluster(model, *FLAGS, *KINDS[request.param])
     yield cluster
     try:
         cluster.assert_at_rest()

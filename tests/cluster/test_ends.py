@@ -1,4 +1,7 @@
-"""However a request ends, the client hears the right thing and no block stays held: real processes, real weights."""
+"""However a request ends, the client hears the right thing and no block stays held: real processes, real weights.
+
+Pods that are killed while they ship or decode, and lose no token, are in `tests/faults`, with smaller models.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,6 @@ import httpx
 import openai
 import psutil
 import pytest
-from in_moments import standing_still
 from live_cluster import LiveCluster
 
 from pagewire.client import Client, Message
@@ -236,37 +238,6 @@ def test_the_sdk_streams_cancels_and_names_errors(cluster: LiveCluster) -> None:
     cluster.assert_at_rest()
 
 
-def test_a_prefill_pod_killed_while_it_ships_costs_time_only(smollm2: Path) -> None:
-    cluster = LiveCluster(smollm2, *FLAGS)
-    calm = cluster.complete(LONG[:1500], 8, ignore_eos=True, cache_salt="calm")
-    before = received_blocks(cluster)
-    (prefill,) = cluster.said["prefill"]
-    engine = cluster.engine_of(prefill)
-
-    async def ask_and_kill() -> Any:
-        asked = asyncio.create_task(cluster.complete_all([LONG[:1500]], 8, concurrency=1, ignore_eos=True))
-        while received_blocks(cluster) < before + 8:
-            await asyncio.sleep(0.01)
-            assert not asked.done()
-        cluster.kill(prefill)
-        return (await asked)[0]
-
-    answer = asyncio.run(ask_and_kill())
-    assert answer.tokens == calm.tokens
-    assert answer.report["placement"] == "resumed"
-    # What landed was kept: the decode pod computed the rest and no more.
-    landed = answer.report["blocks_shipped"] * 16
-    assert landed >= 8 * 16
-    assert answer.report["decode_computed_tokens"] <= 1500 - landed + 16
-    eventually(
-        lambda: not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE, "the engine outlived its pod"
-    )
-    cluster.assert_at_rest()
-    # Nobody is left to prefill but the decode pod itself.
-    assert cluster.complete(QUESTION, 4).report["placement"] in ("local", "resumed")
-    assert cluster.stop() == 0
-
-
 def test_a_prefill_engine_that_stands_still_costs_time_only(smollm2: Path) -> None:
     cluster = LiveCluster(smollm2, *FLAGS, PAGEWIRE_ENGINE_STALL_S="10")
     calm = cluster.complete(QUESTION, 8, ignore_eos=True, cache_salt="calm")
@@ -277,43 +248,8 @@ def test_a_prefill_engine_that_stands_still_costs_time_only(smollm2: Path) -> No
     assert answer.report["decode_computed_tokens"] == answer.usage["prompt_tokens"]
     eventually(lambda: not psutil.pid_exists(prefill["pid"]), "a pod outlived its engine")
     cluster.assert_at_rest()
-    assert cluster.stop() == 0
-
-
-def test_a_decode_pod_killed_while_it_streams_is_continued_by_another(smollm2: Path) -> None:
-    cluster = LiveCluster(smollm2, *FLAGS, "--decode", "2")
-    calm = cluster.complete(QUESTION, 40, ignore_eos=True)
-
-    def kill_the_one_that_decodes() -> None:
-        with standing_still([cluster.engine_of(pod) for pod in cluster.said["decode"]]):
-            (busy,) = [pod for pod in cluster.said["decode"] if cluster.metrics(pod)["num_requests_running"] > 0]
-            cluster.kill(busy)
-
-    async def ask_and_kill() -> tuple[list[int], int]:
-        body = {"prompt": QUESTION, "max_tokens": 40, "ignore_eos": True, "temperature": 0, "stream": True}
-        wishes = {"return_token_ids": True, "pagewire": {"timeline": True}}
-        tokens: list[int] = []
-        attempts = 1
-        async with (
-            httpx.AsyncClient(base_url=cluster.http, timeout=60, trust_env=False) as client,
-            client.stream("POST", "/v1/completions", json={**body, **wishes}) as response,
-        ):
-            async for line in response.aiter_lines():
-                if not line.startswith("data: {"):
-                    continue
-                said = json.loads(line.removeprefix("data: "))
-                before = len(tokens)
-                for choice in said["choices"]:
-                    tokens += choice.get("token_ids") or []
-                if before < 8 <= len(tokens):
-                    kill_the_one_that_decodes()
-                attempts = said.get("pagewire", {}).get("attempts", attempts)
-        return tokens, attempts
-
-    tokens, attempts = asyncio.run(ask_and_kill())
-    assert attempts == 2
-    assert tuple(tokens) == calm.tokens
-    cluster.assert_at_rest()
+    # Nobody is left to prefill but the decode pod itself.
+    assert cluster.complete(QUESTION, 4).report["placement"] in ("local", "resumed")
     assert cluster.stop() == 0
 
 
