@@ -121,6 +121,9 @@ OUT ?= gpu-out
 gpu:  ## what needs a GPU, on one: its tests and benchmarks, into OUT=folder (PARTS=tests,kernels,... MOST_S=seconds of all)
 	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) bench/gpu.py --out $(OUT) $(if $(PARTS),--parts $(PARTS)) $(if $(MOST_S),--most-s $(MOST_S))
 
+# Its tests wait, for what a pod or a caller does or does not do, more than half of the time.
+router-test: WORKERS := $(shell echo $$(($(WORKERS) * 2)))
+
 router-test: setup  ## a router in process and in processes, over pods that speak the link and compute nothing
 	$(SIDE_BY_SIDE) worksteal tests/router
 
