@@ -14,6 +14,7 @@ import torch
 from pagewire.engine.block_file import BlockFile
 from pagewire.engine.kv_cache import on_device
 from pagewire.engine.moves import Move, Way
+from pagewire.engine.upload import upload
 from pagewire.kernels.backend import Backend
 
 MAX_BLOCKS_AT_ONCE = 64  # bounds the temporary that a copy goes through
@@ -62,15 +63,16 @@ class BlockMover:
             case Way.IN:
                 self._copy(host, sources, part, targets)
             case Way.WITHIN:
-                self._backend.copy_blocks(
-                    part, torch.tensor(sources, device=part.device), torch.tensor(targets, device=part.device)
-                )
+                self._backend.copy_blocks(part, _there(sources, part), _there(targets, part))
 
     def _copy(self, source: torch.Tensor, source_ids: list[int], target: torch.Tensor, target_ids: list[int]) -> None:
-        blocks = self._backend.gather_blocks(
-            source, torch.tensor(source_ids, device=source.device)
-        )  # [n, L, 2, Hk, B, D]
-        self._backend.scatter_blocks(target, torch.tensor(target_ids, device=target.device), blocks.to(target.device))
+        blocks = self._backend.gather_blocks(source, _there(source_ids, source))  # [n, L, 2, Hk, B, D]
+        self._backend.scatter_blocks(target, _there(target_ids, target), blocks.to(target.device))
+
+
+def _there(ids: list[int], blocks: torch.Tensor) -> torch.Tensor:
+    """Return ids of blocks where those lie: `[n]` int64."""
+    return upload(torch.tensor(ids), blocks.device)
 
 
 def _groups(moves: Sequence[Move]) -> list[list[Move]]:
