@@ -17,6 +17,7 @@ import pytest
 import torch
 from any_gpu import IS_REAL, engine
 from any_gpu import any_gpu as any_gpu
+from any_gpu import processes as processes
 from engine_runs import Ears, greedy, run_all, spec
 from guesses import Guesses
 from ranked_engines import ranked
@@ -35,6 +36,7 @@ from pagewire.kvtransfer.transports.device_pool import DevicePool
 TinyModel = Callable[[str], Path]
 
 NUM_TOKENS = 12
+in_processes = pytest.mark.usefixtures("processes")
 on_any = pytest.mark.usefixtures("any_gpu")
 on_a_real_one = pytest.mark.skipif(not IS_REAL, reason="no CUDA device")
 
@@ -233,11 +235,13 @@ def test_too_large_a_pool_is_a_named_error(tiny: TinyModel) -> None:
 TWO_RANKS: dict[str, Any] = {"tensor_parallel": 2, "device": "cuda:0,cuda:0"}
 TWO_GPUS = pytest.param(
     {"tensor_parallel": 2, "device": "cuda"},
-    marks=pytest.mark.skipif(torch.cuda.device_count() < 2, reason="NCCL wants a CUDA device for each of two ranks"),
+    marks=pytest.mark.skipif(
+        IS_REAL and torch.cuda.device_count() < 2, reason="NCCL wants a CUDA device for each of two ranks"
+    ),
 )
 
 
-@on_a_real_one
+@in_processes
 @pytest.mark.parametrize("ranks", [TWO_RANKS, TWO_GPUS])
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 def test_two_ranks_say_what_transformers_says(family: str, ranks: dict[str, Any], tiny: TinyModel) -> None:
@@ -252,7 +256,7 @@ def test_two_ranks_say_what_transformers_says(family: str, ranks: dict[str, Any]
             assert [heard.tokens[f"{name} {i}"] for i in range(len(PROMPTS))] == expected
 
 
-@on_a_real_one
+@in_processes
 @pytest.mark.parametrize("ranks", [TWO_RANKS, TWO_GPUS])
 def test_two_ranks_in_bfloat16_choose_what_transformers_does_unless_it_is_close(
     ranks: dict[str, Any], tiny: TinyModel
@@ -265,7 +269,7 @@ def test_two_ranks_in_bfloat16_choose_what_transformers_does_unless_it_is_close(
     assert all(answer.margins[0] < 0.15 for answer in missed.values()), missed
 
 
-@on_a_real_one
+@in_processes
 @pytest.mark.parametrize("preemption", ["recompute", "swap"])
 def test_preempted_sequences_of_two_ranks_say_the_same(preemption: str, tiny: TinyModel) -> None:
     settings: dict[str, Any] = {"preemption": preemption, "host_kv_memory_bytes": 1 << 20, "kv_memory_bytes": 220 << 10}
@@ -275,7 +279,7 @@ def test_preempted_sequences_of_two_ranks_say_the_same(preemption: str, tiny: Ti
     assert [heard.tokens[str(i)] for i in range(len(PROMPTS))] == generate(tiny("llama"), PROMPTS, 60)
 
 
-@on_a_real_one
+@in_processes
 def test_forks_of_two_ranks_say_what_those_of_one_say(tiny: TinyModel) -> None:
     """A tail block is copied for each, in the parts of both."""
     sampling = SamplingParams(max_tokens=20, n=4, temperature=1.0, seed=3, ignore_eos=True)
@@ -293,7 +297,7 @@ def test_forks_of_two_ranks_say_what_those_of_one_say(tiny: TinyModel) -> None:
     assert len({tuple(tokens) for tokens in found[0].values()}) > 1
 
 
-@on_a_real_one
+@in_processes
 @pytest.mark.parametrize(
     ("p", "d"),
     [({}, {}), (TWO_RANKS, {"kv_order": "head_outer"}), ({"kv_order": "head_outer"}, TWO_RANKS)],

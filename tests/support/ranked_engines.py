@@ -43,7 +43,7 @@ follower.main(sys.argv[3:])
 @contextlib.contextmanager
 def ranked(model: Path, num_ranks: int = 2, role: Role = Role.COLOCATED, **settings: Any) -> Iterator[Engine]:
     """Return an engine of several ranks; when the block ends, so have they."""
-    built = engine(model, role, tensor_parallel=num_ranks, **settings)
+    built = engine(model, role, **{"tensor_parallel": num_ranks, **settings})
     assert built.ranks is not None
     try:
         yield built

@@ -41,25 +41,40 @@ class PaperNccl:
 
     def send(self, tensors: list[PaperTensor], rank: int, tag: int) -> PaperWork:
         """See `ProcessGroup`."""
-        return self._begun(tensors, "send", lambda inner: self._group.send(inner, rank, tag), writes=False)
+        return self._begun(tensors, "send", lambda host: self._group.send(host, rank, tag), self._stream, writes=False)
 
     def recv(self, tensors: list[PaperTensor], rank: int, tag: int) -> PaperWork:
         """See `ProcessGroup`."""
-        return self._begun(tensors, "recv", lambda inner: self._group.recv(inner, rank, tag), writes=True)
+        return self._begun(tensors, "recv", lambda host: self._group.recv(host, rank, tag), self._stream, writes=True)
 
-    def allreduce(self, tensors: list[PaperTensor], options: Any) -> PaperWork:
-        """See `ProcessGroup`."""
-        return self._begun(tensors, "allreduce", lambda inner: self._group.allreduce(inner, options), writes=True)
+    def allreduce(self, tensors: list[PaperTensor], options: Any) -> PaperWork | None:
+        """See `ProcessGroup`; as one that is not asynchronous, on the current stream in its turn, it returns None."""
+
+        def begin(host: list[torch.Tensor]) -> Any:
+            return self._group.allreduce(host, options)
+
+        work = self._begun(
+            tensors, "allreduce", begin, self._stream if options.asyncOp else self._current(), writes=True
+        )
+        if options.asyncOp:
+            return work
+        work.wait()
+        return None
 
     def abort(self) -> None:
         """See `ProcessGroup`."""
         self._group.abort()
 
-    def _begun(self, tensors: list[PaperTensor], what: str, begin: Any, *, writes: bool) -> PaperWork:
+    def _begun(
+        self, tensors: list[PaperTensor], what: str, begin: Any, stream: PaperStream, *, writes: bool
+    ) -> PaperWork:
         for tensor in tensors:
-            if tensor.device != self._stream.device:
-                raise RuntimeError(f"{what}: a tensor on {tensor.device}, a communicator on {self._stream.device}")
-        self._stream.wait_stream(current(self._stream.device))
+            if tensor.device != stream.device:
+                raise RuntimeError(f"{what}: a tensor on {tensor.device}, a communicator on {stream.device}")
+        stream.wait_stream(self._current())
         for tensor in tensors:
-            PaperTensor.gpu.use(tensor, self._stream, writes=writes, what=f"NCCL's {what}")
-        return PaperWork(begin([tensor.host for tensor in tensors]), self._stream, self._timeout_s)
+            PaperTensor.gpu.use(tensor, stream, writes=writes, what=f"NCCL's {what}")
+        return PaperWork(begin([tensor.host for tensor in tensors]), stream, self._timeout_s)
+
+    def _current(self) -> PaperStream:
+        return current(self._stream.device)

@@ -26,8 +26,11 @@ import torch
 from torch.utils._device import _device_constructors
 from torch.utils._pytree import tree_leaves, tree_map
 
-from pagewire.kvtransfer.transports import communicator
+from pagewire.engine import kv_cache
+from pagewire.engine.ranks import collective_sum
+from pagewire.kvtransfer.transports import communicator, device_pool
 from paper_gpu.collectives import PaperNccl
+from paper_gpu.driver import PaperDriver, at
 from paper_gpu.graphs import Capturing, PaperGraph
 from paper_gpu.order import Clock, Order, PaperEvent, PaperStream, learn
 from paper_gpu.tensors import Gpu, PaperTensor, on_host
@@ -151,13 +154,16 @@ def paper_gpu(count: int = 1) -> Iterator[Devices]:
         for name in ("empty", "zeros", "empty_like", "full", "ones"):
             patched.enter_context(mock.patch.object(torch, name, _pinning(gpu, getattr(torch, name))))
         for name in ("tensor", "as_tensor"):
-            patched.enter_context(mock.patch.object(torch, name, _sending(getattr(torch, name))))
+            patched.enter_context(mock.patch.object(torch, name, _sending(gpu, getattr(torch, name))))
         patched.enter_context(mock.patch.object(torch.Tensor, "pin_memory", lambda one: gpu.pin(one.clone())))
         patched.enter_context(mock.patch.object(torch.Tensor, "is_pinned", gpu.is_pinned))
         # Modules that are moved get parameters anew: an old one cannot become a tensor of another class.
         patched.callback(torch.__future__.set_overwrite_module_params_on_conversion, False)
         torch.__future__.set_overwrite_module_params_on_conversion(True)
-        patched.enter_context(mock.patch.object(communicator, "nccl", PaperNccl))
+        for module in (communicator, collective_sum):
+            patched.enter_context(mock.patch.object(module, "nccl", PaperNccl))
+        for module in (kv_cache, device_pool):
+            patched.enter_context(mock.patch.object(module, "CudaDriver", PaperDriver))
         patched.enter_context(_interpreted(devices))
         try:
             yield devices
@@ -181,10 +187,12 @@ def _pinning(gpu: Gpu, make: Any) -> Any:
     return made
 
 
-def _sending(make: Any) -> Any:
+def _sending(gpu: Gpu, make: Any) -> Any:
     """What is made of numbers is made on the host, and sent: torch does so too, past all dispatch."""
 
     def made(data: Any, *, device: Any = None, **kwargs: Any) -> torch.Tensor:
+        if (said := getattr(data, "__cuda_array_interface__", None)) is not None:
+            return gpu.allocate(at(said["data"][0], said["shape"]), torch.device(device))
         if device is None or torch.device(device).type != "cuda":
             plain: torch.Tensor = make(data, **kwargs, device=device)
             return plain

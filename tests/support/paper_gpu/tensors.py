@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from paper_gpu import driver
 from paper_gpu.graphs import Capturing, PaperGraph
 from paper_gpu.memory import Memory
 from paper_gpu.order import Order, PaperStream
@@ -114,7 +115,10 @@ class Gpu:
         device = _numbered(kwargs.pop("device"))
         kwargs.pop("pin_memory", None)
         with torch._C.DisableTorchFunction():
-            return self.allocate(_poisoned(func(*args, **kwargs, device=CPU)), device)
+            made = func(*args, **kwargs, device=CPU)
+            if made.dtype is torch.uint8 and made.dim() == 1 and made.numel() >= driver.LEAST_BYTES:
+                made = driver.host_memory(made.numel())  # as a pool is made
+            return self.allocate(_poisoned(made), device)
 
     def allocate(self, inner: torch.Tensor, device: torch.device) -> PaperTensor:
         """Return a tensor in memory of its own, of the current stream."""
