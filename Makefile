@@ -122,14 +122,18 @@ gpu:  ## what needs a GPU, on one: its tests and benchmarks, into OUT=folder (PA
 	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) bench/gpu.py --out $(OUT) $(if $(PARTS),--parts $(PARTS)) $(if $(MOST_S),--most-s $(MOST_S))
 
 # Its tests wait, for what a pod or a caller does or does not do, more than half of the time.
+ifeq ($(origin WORKERS),file)
 router-test: WORKERS := $(shell echo $$(($(WORKERS) * 2)))
+endif
 
 router-test: setup  ## a router in process and in processes, over pods that speak the link and compute nothing
 	$(SIDE_BY_SIDE) worksteal tests/router
 
 # Who waits for a process to start or a pod to drain needs no core: one worker more keeps all of them busy. Tests that share
 # a cluster stay together (tests/support/shared_clusters.py).
+ifeq ($(origin WORKERS),file)
 fault-test cluster-test: WORKERS := $(shell echo $$(($(WORKERS) + 1)))
+endif
 
 cluster-test: setup  ## tests that start clusters of tiny models: answers, losses, ends, drains, a fault of each sort under load
 	$(SIDE_BY_SIDE) loadscope tests/cluster

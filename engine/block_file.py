@@ -177,7 +177,7 @@ def _tell_unused(folder: Path) -> None:
             said = os.fstat(fd)
             os.close(fd)
             if (days := (time.time() - said.st_mtime) / DAY_S) >= 1:
-                text = "%s: nobody has had this file for %.0f days; delete it, unless a pod is to come for its %s"
+                text = "%s: nobody has had this file for %.1f days; delete it, unless a pod is to come for its %s"
                 log.warning(text, path, days, format_bytes(said.st_size))
 
 

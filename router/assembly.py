@@ -133,7 +133,7 @@ class Router:
             lifecycle=lifecycle,
             metrics=metrics,
             max_body_bytes=config.max_body_bytes,
-            max_bodies_bytes=config.max_bodies_bytes,
+            max_bodies_bytes=config.room_for_bodies,
         )
         edge = config.edge()
         self.changes = RoleChanges(pools, self.leases, self.clock, wait_s=config.role_change_wait_s)
@@ -147,7 +147,7 @@ class Router:
         patience = Patience(
             upload_s=config.upload_s,
             stall_s=config.stall_s,
-            most_read=config.max_bodies_bytes // config.max_body_bytes,
+            most_read=config.room_for_bodies // config.max_body_bytes,
         )
         inference = Inference(self.dispatcher, self.models, self.cache_watch, patience, watch_s=config.watch_s)
         self.grpc = GrpcServer(

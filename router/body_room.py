@@ -69,7 +69,8 @@ class BodyRoom:
         own, taken = self._taken_by[tenant] + num_bytes, self._taken + num_bytes
         if num_bytes > 0 and own > self._most - taken:
             message = (
-                f"bodies of {self._taken} bytes are on their way or wait to be read, which leaves no room for more"
+                f"bodies of {self._taken} bytes, {own - num_bytes} of them this tenant's, are on their way or wait to be "
+                "read, which leaves no room for more of it"
             )
             raise Refused(Reason.BODIES, message, retry_after_s=1.0)
         self._taken = taken

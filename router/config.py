@@ -32,6 +32,7 @@ class SloGateMode(StrEnum):
 
 
 ANY_ORIGIN = "*"
+ROOM_FOR_BODIES = 256 << 20  # bytes
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.\-]*://[!-~]+")  # as browsers say it, who read no more than equality into it
 _IN_NO_ORIGIN = frozenset("/?#@,")
 
@@ -175,8 +176,9 @@ class RouterConfig:
     retry_burst: int = setting(256, help="further attempts held in reserve")
     max_body_bytes: int = setting(8 << 20, help="largest request, over HTTP and gRPC", unit="bytes", parse=parse_bytes)
     max_bodies_bytes: int = setting(
-        256 << 20,
-        help="requests that come or wait to be read, all together; at most half of it is one tenant's",
+        0,
+        help="requests that come or wait to be read, all together, at least twice max_body_bytes: at most half of it is"
+        " one tenant's; 0: 256 MiB, or that where it is more",
         unit="bytes",
         parse=parse_bytes,
     )
@@ -224,10 +226,15 @@ class RouterConfig:
         if self.tls_client_ca and not (self.tls_cert or self.edge_cert):
             raise ValueError("tls_client_ca needs a certificate of our own: edge_cert or tls_cert")
         _check_origins(self.allow_origin)
-        if self.max_bodies_bytes < 2 * self.max_body_bytes:
+        if self.max_bodies_bytes and self.max_bodies_bytes < 2 * self.max_body_bytes:
             raise ValueError("max_bodies_bytes is at least twice max_body_bytes: a tenant may have half of it")
         check_bounds(self, _BOUNDS)
         self.rebalance_rules()  # refuses what cannot be
+
+    @property
+    def room_for_bodies(self) -> int:
+        """Bytes of all bodies together."""
+        return self.max_bodies_bytes or max(ROOM_FOR_BODIES, 2 * self.max_body_bytes)
 
     def wire(self) -> Wire:
         """Return how pods are dialled; raises ValueError, naming the file, where a certificate cannot be used."""

@@ -147,7 +147,7 @@ class Entrance:
             is_let_in=life.is_let_in or life.num_output > 0,
         )
         if evicted is not None:
-            message = "as many wait for a pod with room as may, more urgent ones or of tenants with fewer"
+            message = "the queue is full: a more urgent request, or one of a tenant with fewer there, took this place"
             retry_after_s = self._queue.retry_after_s(visit.since_s)
             self._refuse(evicted.what, Refused(Reason.OVERTAKEN, message, retry_after_s=retry_after_s))
         try:

@@ -246,6 +246,8 @@ class FrontDoor:
             told = await tell(data)
             return JSONResponse(told, headers=id_headers(request_id))
         except PagewireError as error:
+            if isinstance(error, Refused):
+                self._dispatcher.refused_unread(error, "", request.scope.get(HERE_FOR, 0.0))
             return refusal(error, request_id, body_of_error)
 
     async def generate(self, scope: Scope, receive: Receive, send: Send, endpoint: Endpoint) -> None:

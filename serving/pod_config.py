@@ -128,7 +128,9 @@ class PodConfig:
         "fcfs", help="who goes first: the first to come, the lowest priority, the shortest remaining prefill"
     )
     preemption: Literal["auto", "recompute", "swap"] = setting(
-        "auto", help="how a preempted sequence gets its KV back; auto: whichever is cheaper as measured"
+        "auto",
+        help="how a preempted sequence gets its KV back; swap needs host_kv_memory, auto: whichever is cheaper as"
+        " measured",
     )
     speculative_tokens: int = setting(
         0,

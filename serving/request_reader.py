@@ -2,8 +2,8 @@
 
 What gRPC takes of a message that is read it keeps, and says nothing of it until all is here: so it is the number of
 those that are bounded, and who comes beyond waits in line. Most come at once. Invariants: no more than `most` are being
-read; while somebody waits, a request has `BRISK_S` to come and gives way then, so that the line goes on whoever sends
-how slowly.
+read; as many as wait give way once they have had `BRISK_S`, those first that have been read longest, so that the line
+goes on whoever sends how slowly, and nobody gives way to nobody.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import grpc
 
 from pagewire.core.errors import Cancelled, InvalidRequest, Overloaded
 
-BRISK_S = 1.0
+BRISK_S = 3.0
 
 
 class RequestReader:
@@ -34,8 +34,8 @@ class RequestReader:
         InvalidRequest where none come.
         """
         if self._room.locked():
-            self._hurry()
             self._num_waiting += 1
+            self._hurry()
             try:
                 async with asyncio.timeout(self._upload_s):
                     await self._room.acquire()
@@ -52,10 +52,11 @@ class RequestReader:
 
     async def _read(self, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
         began_s = asyncio.get_running_loop().time()
-        patience = asyncio.timeout(min(self._upload_s, BRISK_S) if self._num_waiting else self._upload_s)
+        patience = asyncio.timeout(self._upload_s)
         try:
             async with patience:
                 self._reading[patience] = began_s
+                self._hurry()
                 data: Any = await context.read()
         except TimeoutError as error:
             if (patience.when() or 0.0) < began_s + self._upload_s:
@@ -68,6 +69,7 @@ class RequestReader:
         return bytes(data)
 
     def _hurry(self) -> None:
-        for patience, began_s in self._reading.items():
-            if not patience.expired():
-                patience.reschedule(min(patience.when() or 0.0, began_s + BRISK_S))
+        """Have as many give way as wait: who began first, of those that do not yet."""
+        there = [each for each in self._reading.items() if not each[0].expired()]
+        for patience, began_s in there[: self._num_waiting]:
+            patience.reschedule(min(patience.when() or 0.0, began_s + BRISK_S))

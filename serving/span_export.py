@@ -67,9 +67,13 @@ class SpanExport:
         self._endpoint = endpoint
         self._tls = collector_tls(os.environ) if scheme == "https" else None
         self._credentials = self._tls.now() if self._tls is not None else None
-        self._complaints = _Complaints()
         self._dropped_before: int | None = None  # the collector was lost, where it is
-        self._exporter = self._open(self._credentials)
+        self._complaints = _Complaints()
+        try:
+            self._exporter = self._open(self._credentials)
+        except BaseException:
+            self._complaints.end()
+            raise
         self._thread = threading.Thread(target=self._run, name="span-export", daemon=True)
         self._thread.start()
 
@@ -166,8 +170,8 @@ class _Complaints(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self.latest = ""
-        exporter.logger.addFilter(self)
+        self.latest = "no reason was told"  # as where another export of this process takes the lines
+        exporter.logger.filters.insert(0, self)  # before its own, which keeps out what it said a moment ago
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Take a line."""

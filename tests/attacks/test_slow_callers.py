@@ -18,6 +18,7 @@ from router_rig import PATIENT_S, RunningRouter, StartRouter
 from pagewire.protos import inference_pb2 as pb
 from pagewire.router import http_protocol
 from pagewire.router.config import RouterConfig
+from pagewire.serving import request_reader
 
 POST = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n"
 UPLOAD_S = 1.0
@@ -157,8 +158,11 @@ async def test_a_call_whose_request_does_not_come_over_grpc_is_ended(start: Star
         assert await router.metric("pagewire_router_requests_active") == 0
 
 
-async def test_calls_whose_requests_come_slowly_give_way_to_others(start: StartRouter) -> None:
+async def test_calls_whose_requests_come_slowly_give_way_to_others(
+    start: StartRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No more are read at once than there is memory for, and who sends none of theirs keeps nobody out."""
+    monkeypatch.setattr(request_reader, "BRISK_S", 0.3)
     sizes = {"max_body_bytes": 1 << 20, "max_bodies_bytes": 2 << 20}
     async with (
         start(FakePod("c0"), **sizes) as router,
@@ -166,8 +170,9 @@ async def test_calls_whose_requests_come_slowly_give_way_to_others(start: StartR
     ):
         slow: list[Any] = [channel.stream_stream("/pagewire.v1.Inference/Generate")() for _ in range(5)]
         ends = [asyncio.create_task(call.code()) for call in slow]
-        while sum(end.done() for end in ends) < len(ends) - 2:  # those two have room, and time while nobody waits
-            assert (await router.rpc.GetModelInfo(pb.GetModelInfoRequest())).model == "fake"
+        async with asyncio.timeout(60):
+            while sum(end.done() for end in ends) < len(ends) - 2:  # those two have room, and time while nobody waits
+                assert (await router.rpc.GetModelInfo(pb.GetModelInfoRequest())).model == "fake"
         ended = [call for call in slow if call.done()]
         assert {await call.code() for call in ended} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
         assert {await call.details() for call in ended} == {"the request comes slowly, and others wait to be read"}

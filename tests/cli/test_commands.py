@@ -322,7 +322,8 @@ def test_doctor_names_what_is_not_built(monkeypatch: pytest.MonkeyPatch, lacks: 
 def test_up_passes_on_every_setting_that_it_leaves_to_the_services() -> None:
     left = {each.name for each in settings(ClusterConfig) if each.is_optional or each.is_list}
     assert left == {*left_to(PodConfig), *left_to(RouterConfig)}
-    assert {"redis_ca", "otlp_endpoint"} <= {*left_to(PodConfig)} & {*left_to(RouterConfig)}
+    of_both = {"redis_ca", "redis_cert", "redis_key", "otlp_endpoint"}
+    assert {*left_to(PodConfig)} & {*left_to(RouterConfig)} == of_both
     assert not {"host", "port", "model", "threads"} & {*left_to(PodConfig), *left_to(RouterConfig)}
 
 

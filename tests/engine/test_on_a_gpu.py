@@ -36,6 +36,7 @@ from pagewire.kvtransfer.transports.device_pool import DevicePool
 TinyModel = Callable[[str], Path]
 
 NUM_TOKENS = 12
+pytestmark = [pytest.mark.gpu] if IS_REAL else []
 in_processes = pytest.mark.usefixtures("processes")
 on_any = pytest.mark.usefixtures("any_gpu")
 on_a_real_one = pytest.mark.skipif(not IS_REAL, reason="no CUDA device")

@@ -117,7 +117,9 @@ def test_numbers_that_cannot_be_are_refused_by_name(name: str, wrong: float) -> 
 
 def test_a_tenants_part_of_the_room_for_bodies_holds_the_largest_of_them() -> None:
     settings: dict[str, Any] = {"model": ("m",), "cluster_secret": "s", "max_body_bytes": 1000}
-    assert RouterConfig(max_bodies_bytes=2000, **settings).max_bodies_bytes == 2000
+    assert RouterConfig(max_bodies_bytes=2000, **settings).room_for_bodies == 2000
+    assert RouterConfig(**settings).room_for_bodies == 256 << 20
+    assert RouterConfig(**{**settings, "max_body_bytes": 200 << 20}).room_for_bodies == 400 << 20
     with pytest.raises(ValueError, match="max_bodies_bytes is at least twice max_body_bytes"):
         RouterConfig(max_bodies_bytes=1999, **settings)
 
