@@ -1,8 +1,8 @@
 """Room for the bodies that come and wait to be read, of all requests together.
 
 Pure. Knows sizes and tenants, no door. The first `FREE_BYTES` of each body are not counted, so that large ones are in
-no small one's way. Invariants: what is counted of all is never more than there is room for; a tenant never has more of
-it than is left, so that alone it has half, and whoever comes finds some.
+no small one's way. Invariants: what is counted of all is never more than there is room for; a tenant takes no more than
+leaves as much as it has then, so that alone it has half, and whoever comes finds some.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class BodyRoom:
         own, taken = self._taken_by[tenant] + num_bytes, self._taken + num_bytes
         if num_bytes > 0 and own > self._most - taken:
             message = (
-                f"bodies of {self._taken} bytes, {own - num_bytes} of them this tenant's, are on their way or wait to be "
-                "read, which leaves no room for more of it"
+                f"bodies of {self._taken} bytes, {own - num_bytes} of them this tenant's, are on their way or wait to "
+                "be read, which leaves no room for more of it"
             )
             raise Refused(Reason.BODIES, message, retry_after_s=1.0)
         self._taken = taken

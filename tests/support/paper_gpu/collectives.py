@@ -73,6 +73,7 @@ class PaperNccl:
                 raise RuntimeError(f"{what}: a tensor on {tensor.device}, a communicator on {stream.device}")
         stream.wait_stream(self._current())
         for tensor in tensors:
+            tensor.record_stream(stream)  # torch keeps it until NCCL is done with it
             PaperTensor.gpu.use(tensor, stream, writes=writes, what=f"NCCL's {what}")
         return PaperWork(begin([tensor.host for tensor in tensors]), stream, self._timeout_s)
 
