@@ -94,7 +94,7 @@ PARTS = {
         60,
         ("compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "9"),
     ),
-    "engine-tests": Part(("tests/engine/test_on_a_gpu.py",), 300, 120),
+    "engine-tests": Part(("tests/engine/test_on_a_gpu.py",), 400, 120),
     "transfer-tests": Part(("-m", "gpu", "tests/kvtransfer", "tests/serving/test_gpu_usage.py"), 200, 60),
     "tiles": Part(("bench/tiles.py",), 580),
     "kernels": Part(("bench/kernels.py",), 300),
