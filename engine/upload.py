@@ -6,7 +6,7 @@ import torch
 
 
 def upload(here: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return a tensor of the host as one on a device; on a CPU it is the same one.
+    """Return a host tensor of any shape as one on a device; on a CPU it is the same one.
 
     What is copied is a pinned copy, so that `here` may be written at once; torch gives its memory to nobody else before
     the device has read it.

@@ -55,6 +55,17 @@ def on_a_cpu(model: Path, **settings: Any) -> Engine:
     return engine_runs.engine(model, **settings)
 
 
+def branches_of(built: Engine, sampling: SamplingParams) -> dict[int, list[int]]:
+    """Return the tokens of each answer to one prompt, by index."""
+    tokens: dict[int, list[int]] = {}
+    built.loop.add(Add(spec=spec("a", PROMPTS[3], sampling, branches=branches(sampling.n))))
+    for done in iter(built.loop.step, None):
+        assert not [end.error for end in done.ends if end.error]
+        for record in done.records:
+            tokens.setdefault(record.index, []).extend(record.tokens)
+    return tokens
+
+
 FAMILIES = [
     "llama", "llama_odd_heads", "mistral", "qwen2", "qwen3", "gemma2", "phi3", "gpt_oss", "mixtral", "deepseek_v3",
 ]  # fmt: skip
@@ -168,17 +179,7 @@ def test_whatever_is_asked_for_is_answered_as_on_a_cpu(settings: dict[str, Any],
 )
 def test_several_answers_are_those_of_a_cpu(sampling: SamplingParams, tiny: TinyModel) -> None:
     """Their common tail block is copied on the device."""
-    one = spec("a", PROMPTS[3], sampling, branches=branches(sampling.n))
-    found: list[dict[int, list[int]]] = []
-    for made in (engine, on_a_cpu):
-        tokens: dict[int, list[int]] = {}
-        loop = made(tiny("llama")).loop
-        loop.add(Add(spec=one))
-        for done in iter(loop.step, None):
-            assert not [end.error for end in done.ends if end.error]
-            for record in done.records:
-                tokens.setdefault(record.index, []).extend(record.tokens)
-        found.append(tokens)
+    found = [branches_of(made(tiny("llama")), sampling) for made in (engine, on_a_cpu)]
     assert found[0] == found[1]
     assert len({tuple(tokens) for tokens in found[0].values()}) > 1
 
@@ -284,16 +285,8 @@ def test_preempted_sequences_of_two_ranks_say_the_same(preemption: str, tiny: Ti
 def test_forks_of_two_ranks_say_what_those_of_one_say(tiny: TinyModel) -> None:
     """A tail block is copied for each, in the parts of both."""
     sampling = SamplingParams(max_tokens=20, n=4, temperature=1.0, seed=3, ignore_eos=True)
-    one = spec("a", PROMPTS[3], sampling, branches=branches(4))
-    found: list[dict[int, list[int]]] = []
     with ranked(tiny("llama"), **TWO_RANKS) as built:
-        for loop in (built.loop, engine(tiny("llama")).loop):
-            tokens: dict[int, list[int]] = {}
-            loop.add(Add(spec=one))
-            while (done := loop.step()) is not None:
-                for record in done.records:
-                    tokens.setdefault(record.index, []).extend(record.tokens)
-            found.append(tokens)
+        found = [branches_of(each, sampling) for each in (built, engine(tiny("llama")))]
     assert found[0] == found[1]
     assert len({tuple(tokens) for tokens in found[0].values()}) > 1
 

@@ -353,6 +353,7 @@ def _poisoned(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def on_host(leaf: Any) -> Any:
+    """Return the host tensor of one on a device, and anything else as it is."""
     return leaf.host if isinstance(leaf, PaperTensor) else leaf
 
 
