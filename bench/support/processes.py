@@ -72,10 +72,10 @@ class ServerProcess:
         signal_tree(self.process.pid, signal.SIGCONT)
 
     def stop(self) -> None:
-        """Interrupt it, wait for its end, and kill what is left of it."""
+        """End it, wait for that, and kill what is left of it."""
         self.resume()
         tree = children_of(self.process.pid)
-        self.process.send_signal(signal.SIGINT)
+        self.process.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(STOP_S)
         with contextlib.suppress(ProcessLookupError):
