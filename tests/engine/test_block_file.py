@@ -138,7 +138,9 @@ def test_files_that_nobody_has_had_for_a_day_are_told(folder: Path, caplog: pyte
     again = take(folder)  # the second; the first is somebody's
     assert again.path == files[1].path
     (told,) = caplog.messages
-    assert told.startswith(f"{files[3].path}: nobody has had this file for 3.0 days; delete it, unless a pod is to come")
+    assert told.startswith(
+        f"{files[3].path}: nobody has had this file for 3.0 days; delete it, unless a pod is to come"
+    )
     caplog.clear()
     again.close()  # so that it was had just now
     files[3].path.unlink()
