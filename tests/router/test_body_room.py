@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 
+import grpc
 import pytest
 from fake_pod import FakePod
 from hypothesis import given
 from hypothesis import strategies as st
-from router_rig import StartRouter, eventually
+from router_rig import RunningRouter, StartRouter, eventually
 
+from pagewire.protos import inference_pb2 as pb
 from pagewire.router.body_room import FREE_BYTES, Body, BodyRoom
 from pagewire.router.refusals import Reason, Refused
 from pagewire.router.tenants import ANONYMOUS, Tenant
@@ -74,7 +77,7 @@ def test_a_body_that_found_no_room_gives_back_what_it_had() -> None:
 
 
 async def test_bodies_that_do_not_come_to_their_ends_leave_room_for_others(start: StartRouter) -> None:
-    """Each door that reads a body refuses what is too much, with a time to come back, and goes on with small ones."""
+    """Whatever reads a body refuses what is too much, with a time to come back, and goes on with small ones."""
     size = FREE_BYTES + (100 << 10)
     head = b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
     async with start(FakePod("c0"), max_body_bytes=200 << 10, max_bodies_bytes=400 << 10) as router:
@@ -96,6 +99,9 @@ async def test_bodies_that_do_not_come_to_their_ends_leave_room_for_others(start
             assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
             assert "leaves no room" in refused.json()["error"]["message"]
         assert (await router.complete("small")).status_code == 200
+        for ended in (generated, tokenized):
+            assert await ended(router, " " * size) is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert await ended(router, "small") is grpc.StatusCode.OK
         for writer in slow:
             writer.close()
 
@@ -103,3 +109,21 @@ async def test_bodies_that_do_not_come_to_their_ends_leave_room_for_others(start
             return (await router.http.post("/v1/completions", content=b" " * size)).status_code == 400
 
         await eventually(is_read)
+        assert await generated(router, " " * size) is grpc.StatusCode.INVALID_ARGUMENT, "it is longer than a context"
+        assert await tokenized(router, " " * size) is grpc.StatusCode.OK
+
+
+async def generated(router: RunningRouter, text: str) -> grpc.StatusCode:
+    """Return how a call ends that asks for an answer over gRPC."""
+    call = router.rpc.Generate(pb.GenerateRequest(text=text))
+    with contextlib.suppress(grpc.aio.AioRpcError):
+        async for _ in call:
+            pass
+    code: grpc.StatusCode = await call.code()
+    return code
+
+
+async def tokenized(router: RunningRouter, text: str) -> grpc.StatusCode:
+    """Return how a call ends that asks for the tokens of a text."""
+    code: grpc.StatusCode = await router.rpc.Tokenize(pb.TokenizeRequest(text=text)).code()
+    return code
