@@ -76,6 +76,22 @@ def test_a_body_that_found_no_room_gives_back_what_it_had() -> None:
     assert room.taken == 0
 
 
+def test_a_tenant_that_has_more_than_others_left_sends_small_ones_and_gives_back() -> None:
+    """What it had in before the others came is more than it would get now."""
+    room = BodyRoom(MOST)
+    sizes = (440, 10), (270,), (140,)
+    bodies = [[room.body(tenant) for _ in each] for tenant, each in zip(TENANTS, sizes, strict=True)]
+    for own, each in zip(bodies, sizes, strict=True):
+        for body, size in zip(own, each, strict=True):
+            body.add(b" " * (FREE_BYTES + size))
+    assert room.taken == 860
+    room.body(TENANTS[0]).add(b" " * FREE_BYTES)
+    with room.waiting(TENANTS[0], FREE_BYTES), pytest.raises(Refused), room.waiting(TENANTS[0], FREE_BYTES + 1):
+        raise AssertionError("there is room for neither")
+    bodies[0][1].take()
+    assert room.taken == 850
+
+
 async def test_bodies_that_do_not_come_to_their_ends_leave_room_for_others(start: StartRouter) -> None:
     """Whatever reads a body refuses what is too much, with a time to come back, and goes on with small ones."""
     size = FREE_BYTES + (100 << 10)
