@@ -37,6 +37,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "top_p": {"temperature": 0.8, "top_p": 0.9},
     "top_k, top_p": {"temperature": 0.8, "top_k": 50, "top_p": 0.9},
     "min_p": {"temperature": 0.8, "min_p": 0.05},
+    "typical_p": {"temperature": 0.8, "typical_p": 0.9},
 }
 
 
@@ -59,6 +60,13 @@ def plain(logits: torch.Tensor, asked: dict[str, Any]) -> torch.Tensor:
         return order.gather(1, torch.multinomial(sorted_, 1))
     if "min_p" in asked:
         likely = likely.where(likely >= asked["min_p"] * likely.amax(dim=-1, keepdim=True), 0.0)
+    if "typical_p" in asked:
+        surprise = -likely.log()
+        distance = (surprise - (likely * surprise).nan_to_num(0.0).sum(dim=-1, keepdim=True)).abs()
+        _, order = distance.sort(dim=-1)
+        sorted_ = likely.gather(1, order)
+        sorted_[sorted_.cumsum(dim=-1) - sorted_ >= asked["typical_p"]] = 0.0
+        return order.gather(1, torch.multinomial(sorted_, 1))
     return torch.multinomial(likely, 1)
 
 

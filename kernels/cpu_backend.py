@@ -60,7 +60,10 @@ class _Draws(ctypes.Structure):
     _fields_ = (
         ("logits", _POINTER),
         *((name, _INT) for name in ("size", "count")),
-        *((name, _POINTER) for name in ("rows", "temperature", "top_p", "log_min_p", "top_k", "keys", "tokens")),
+        *(
+            (name, _POINTER)
+            for name in ("rows", "temperature", "top_p", "log_min_p", "typical_p", "top_k", "keys", "tokens")
+        ),
     )
 
 
@@ -246,23 +249,10 @@ class CpuBackend(TorchBackend):
     def _draw(self, logits: torch.Tensor, places: Sequence[int], rows: SamplingRows) -> list[int]:
         if logits.dtype not in STEP or not logits.is_contiguous():
             return sampling.draw_by_tiles(logits, places, rows)
-        typical = [row for row, typical_p in enumerate(rows.typical_p) if typical_p < 1]
-        if not typical:
-            return self._draw_natively(logits, places, rows)
-        # Native code knows no typical filter: the rows that ask for it go by the definition, and no others.
-        others = [row for row, typical_p in enumerate(rows.typical_p) if typical_p >= 1]
-        tokens = [0] * len(places)
-        for some, draw in ((typical, sampling.draw_by_tiles), (others, self._draw_natively)):
-            if some:
-                drawn = draw(logits, [places[row] for row in some], rows.take(some))
-                for row, token in zip(some, drawn, strict=True):
-                    tokens[row] = token
-        return tokens
-
-    def _draw_natively(self, logits: torch.Tensor, places: Sequence[int], rows: SamplingRows) -> list[int]:
         size = logits.shape[1]
         ints = torch.tensor([places, rows.top_k], dtype=torch.int64)  # [2, r]
-        floats = torch.tensor([rows.temperature, rows.top_p, rows.min_p], dtype=torch.float64)  # [3, r]
+        columns = (rows.temperature, rows.top_p, rows.min_p, rows.typical_p)
+        floats = torch.tensor(columns, dtype=torch.float64)  # [4, r]
         floats[2].log_()  # -inf where it is off
         keys, tokens = sampling.keys_of(rows, logits.device), torch.empty(len(places), dtype=torch.int64)
         draws = _Draws(

@@ -1,8 +1,8 @@
 // A token for each row of logits, as `kernels/sampling.py` defines it: the largest of logit / temperature + noise over
-// what top-k, top-p and min-p leave. A team divides the rows.
+// what top-k, top-p, min-p and typical-p leave. A team divides the rows.
 //
 // Nothing is sorted but what lies about a bound: a first pass finds by a histogram of the distances from the largest
-// logit within which 64th of a unit the bound is, and what weighs more stays without being looked at again. And of most
+// logit, or from the expected one, in which bucket the bound is, and what is nearer stays without being looked at again. And of most
 // tokens the noise, two logarithms, is not needed: g = -ln(-ln u) <= -ln(1 - u), which the leading bits of 1 - u bound.
 #pragma once
 #include "kinds.h"
@@ -34,7 +34,7 @@ struct Draws { // columns of `count` rows
     const void *logits; // [., size]
     int64_t size, count;
     const int64_t *rows; // which of the logits
-    const double *temperature, *top_p, *log_min_p; // 1 and -inf where they are off
+    const double *temperature, *top_p, *log_min_p, *typical_p; // 1, -inf and 1 where they are off
     const int64_t *top_k, *keys; // 0 where it is off; the hash of seed, sequence and position
     int64_t *tokens;
 };
@@ -43,7 +43,7 @@ struct Draws { // columns of `count` rows
 struct Left {
     std::vector<float> values;
     std::vector<int32_t> ids;
-    std::vector<double> weights;
+    std::vector<double> weights, distances;
     std::vector<int32_t> buckets, order;
     int64_t count = 0;
     float best = 0;
@@ -133,6 +133,40 @@ struct Left {
         keep([&](int64_t at) { return values[at] / temperature >= least; });
     }
 
+    // Those whose surprise is nearest the expected one, up to a mass of `p`, and whatever is as near as the last of them.
+    void typical(double p, double temperature) {
+        if (p >= 1) return;
+        weigh(temperature);
+        distances.resize(values.size());
+        double total = 0, expected = 0, furthest = 0; // surprises are less the same for all
+        for (int64_t at = 0; at < count; at++) distances[at] = (double(best) - values[at]) / temperature;
+        for (int64_t at = 0; at < count; at++) total += weights[at], expected += weights[at] > 0 ? weights[at] * distances[at] : 0; // inf weighs nothing
+        expected /= total;
+        for (int64_t at = 0; at < count; at++) {
+            distances[at] = std::abs(distances[at] - expected);
+            furthest = std::max(furthest, weights[at] > 0 ? distances[at] : 0);
+        }
+        const double last = NUM_BUCKETS - 1, per_unit = furthest > 0 ? last / furthest : 0, bound = p * total;
+        double masses[NUM_BUCKETS] = {}, reached = 0;
+        for (int64_t at = 0; at < count; at++) {
+            const double bucket = distances[at] * per_unit;
+            buckets[at] = int32_t(bucket < last ? bucket : last);
+            masses[buckets[at]] += weights[at];
+        }
+        int32_t crossed = 0;
+        while (crossed < NUM_BUCKETS - 1 && reached + masses[crossed] < bound) reached += masses[crossed++];
+        order.clear();
+        for (int64_t at = 0; at < count; at++)
+            if (buckets[at] == crossed) order.push_back(int32_t(at));
+        std::sort(order.begin(), order.end(), [&](int32_t left, int32_t right) { return distances[left] < distances[right]; });
+        double most = furthest;
+        for (const int32_t at : order) {
+            most = distances[at];
+            if ((reached += weights[at]) >= bound) break;
+        }
+        keep([&](int64_t at) { return distances[at] <= most; });
+    }
+
     // e^((value - best) / temperature), relative error some 1e-15.
     void weigh(double temperature) {
         constexpr double TERMS[] = {1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040,
@@ -199,6 +233,7 @@ template <typename Kind> void draw(const Draws &draws, const Team &team) {
         left.top_k(draws.top_k[at]);
         left.top_p(draws.top_p[at], temperature);
         left.min_p(draws.log_min_p[at], temperature);
+        left.typical(draws.typical_p[at], temperature);
         draws.tokens[at] = drawn(left, temperature, uint64_t(draws.keys[at]));
     }
     team.meet();
