@@ -19,7 +19,6 @@ from pagewire.core.fingerprint import Fingerprint
 from pagewire.core.messages import Role
 from pagewire.router.authenticator import Authenticator
 from pagewire.router.balancing import Balancing
-from pagewire.router.body_room import BodyRoom
 from pagewire.router.cache_watch import CacheWatch
 from pagewire.router.config import RouterConfig
 from pagewire.router.cross_origin import CrossOrigin
@@ -127,7 +126,6 @@ class Router:
         def refused(error: Unauthenticated) -> None:
             metrics.requests.labels(error.cause).inc()
 
-        bodies = BodyRoom(config.room_for_bodies)
         door = FrontDoor(
             dispatcher=self.dispatcher,
             models=self.models,
@@ -135,7 +133,7 @@ class Router:
             lifecycle=lifecycle,
             metrics=metrics,
             max_body_bytes=config.max_body_bytes,
-            bodies=bodies,
+            max_bodies_bytes=config.room_for_bodies,
         )
         edge = config.edge()
         self.changes = RoleChanges(pools, self.leases, self.clock, wait_s=config.role_change_wait_s)
@@ -151,9 +149,7 @@ class Router:
             stall_s=config.stall_s,
             most_read=config.room_for_bodies // config.max_body_bytes,
         )
-        inference = Inference(
-            self.dispatcher, self.models, self.cache_watch, patience, watch_s=config.watch_s, bodies=bodies
-        )
+        inference = Inference(self.dispatcher, self.models, self.cache_watch, patience, watch_s=config.watch_s)
         self.grpc = GrpcServer(
             config.host,
             config.grpc_port,

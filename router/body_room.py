@@ -8,8 +8,6 @@ leaves as much as it has then, so that alone it has half, and whoever comes find
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import TracebackType
 
 from pagewire.router.refusals import Reason, Refused
@@ -65,15 +63,6 @@ class BodyRoom:
     def body(self, tenant: Tenant) -> Body:
         """Return a body of which nothing has come."""
         return Body(self, tenant)
-
-    @contextmanager
-    def waiting(self, tenant: Tenant, num_bytes: int) -> Iterator[None]:
-        """Count one that is here, whole, until the context ends; raises Refused where there is no room for it."""
-        self.change(tenant.name, _counted(num_bytes))
-        try:
-            yield
-        finally:
-            self.change(tenant.name, -_counted(num_bytes))
 
     def change(self, tenant: str, num_bytes: int) -> None:
         """Count more of a tenant, or less; raises Refused where there is no room for more."""

@@ -140,7 +140,7 @@ class Dispatcher:
         if (gate := model.entrance.gate).places.is_full(ahead):
             gate.check(now_s, ahead)
 
-    async def turn(self, here_for_s: float = 0.0) -> Turn:
+    async def turn(self, here_for_s: float) -> Turn:
         """Wait for the turn of a request that came `here_for_s` ago and is not read, and return it.
 
         Raises Refused where it would wait for too long, or those that came before it leave it no place: among its

@@ -97,7 +97,7 @@ class FrontDoor:
         lifecycle: Lifecycle,
         metrics: RouterMetrics,
         max_body_bytes: int,
-        bodies: BodyRoom,
+        max_bodies_bytes: int,
     ) -> None:
         self._dispatcher = dispatcher
         self._models = models
@@ -105,7 +105,7 @@ class FrontDoor:
         self._lifecycle = lifecycle
         self._metrics = metrics
         self._max_body_bytes = max_body_bytes
-        self._room = bodies
+        self._room = BodyRoom(max_bodies_bytes)
         self._started = int(time.time())
         self._token_desk = TokenDesk(models, metrics.unknown_fields.inc)
 

@@ -19,8 +19,6 @@ from grpc_reflection.v1alpha import reflection
 
 from pagewire.core.errors import DeadlineExceeded, PagewireError
 from pagewire.protos import inference_pb2 as pb
-from pagewire.router.ask import Ask
-from pagewire.router.body_room import BodyRoom
 from pagewire.router.cache_watch import CacheWatch
 from pagewire.router.codec import (
     ask_from_wire,
@@ -34,7 +32,6 @@ from pagewire.router.events import Chunk, Finished
 from pagewire.router.guard import caller, check_sees_all
 from pagewire.router.json_text import MAX_VALUES
 from pagewire.router.models import Models
-from pagewire.router.refusals import Refused
 from pagewire.serving.grpc_service import Context, Patience, service_handler
 
 DESCRIPTOR = pb.DESCRIPTOR.services_by_name["Inference"]
@@ -53,21 +50,13 @@ class Inference:
     come again, with a key, after `watch_s` seconds."""
 
     def __init__(
-        self,
-        dispatcher: Dispatcher,
-        models: Models,
-        cache_watch: CacheWatch,
-        patience: Patience,
-        *,
-        watch_s: float,
-        bodies: BodyRoom,
+        self, dispatcher: Dispatcher, models: Models, cache_watch: CacheWatch, patience: Patience, *, watch_s: float
     ) -> None:
         self._dispatcher = dispatcher
         self._models = models
         self._cache_watch = cache_watch
         self._patience = patience
         self._watch_s = watch_s
-        self._bodies = bodies
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return what the router's gRPC server answers."""
@@ -77,38 +66,27 @@ class Inference:
         self, request: pb.GenerateRequest, context: Context
     ) -> AsyncGenerator[pb.GenerateResponse, None]:
         """Stream an answer."""
-        try:
-            with self._bodies.waiting(caller(), request.ByteSize()):
-                turn = await self._dispatcher.turn()
-        except Refused as error:
-            self._dispatcher.refused_unread(error, "", 0.0)
-            raise
-        with turn:
-            try:
-                ask = self._ask(request, context)
-            except PagewireError as error:
-                self._dispatcher.refused_unasked(error, since_s=turn.asked_s)
-                raise
-            del request  # or a long answer would keep a long prompt
-            async with aclosing(self._dispatcher.answer(ask, turn)) as events:
-                async for event in events:
-                    # `complete` says of the prompt what is to be said, and of a score there is no more.
-                    if isinstance(event, Finished) or (isinstance(event, Chunk) and not ask.is_score):
-                        yield response_to_wire(ask.request_id, event)
-
-    def _ask(self, request: pb.GenerateRequest, context: Context) -> Ask:
+        request_id = request.request_id or uuid.uuid4().hex
         metadata = context.invocation_metadata() or ()
         explain = request.explain or (EXPLAIN_KEY, "1") in metadata
         parents = [value for key, value in metadata if key == TRACE_KEY and isinstance(value, str)]
-        left_s = context.time_remaining()
-        if explain:
-            check_sees_all()
-        if left_s is not None and left_s <= 0:
-            raise DeadlineExceeded("the call's deadline had passed when it was read")
-        request_id = request.request_id or uuid.uuid4().hex
-        ask = ask_from_wire(request, request_id, left_s, max(MAX_VALUES, self._models.longest_context))
         traceparent = parents[0] if len(parents) == 1 else ""
-        return dataclasses.replace(ask, tenant=caller(), explain=explain, traceparent=traceparent)
+        left_s = context.time_remaining()
+        try:
+            if explain:
+                check_sees_all()
+            if left_s is not None and left_s <= 0:
+                raise DeadlineExceeded("the call's deadline had passed when it was read")
+            ask = ask_from_wire(request, request_id, left_s, max(MAX_VALUES, self._models.longest_context))
+        except PagewireError as error:
+            self._dispatcher.refused_unasked(error)
+            raise
+        ask = dataclasses.replace(ask, tenant=caller(), explain=explain, traceparent=traceparent)
+        async with aclosing(self._dispatcher.answer(ask)) as events:
+            async for event in events:
+                # `complete` says of the prompt what is to be said, and of a score there is no more.
+                if isinstance(event, Finished) or (isinstance(event, Chunk) and not ask.is_score):
+                    yield response_to_wire(request_id, event)
 
     async def GetModelInfo(self, request: pb.GetModelInfoRequest, _context: Context) -> pb.GetModelInfoResponse:
         """Say what is served of a model, the first one where none is named."""
@@ -127,8 +105,7 @@ class Inference:
         """Return a prompt's tokens, by the check and the template of Generate, but for how many fit."""
         ask = dataclasses.replace(tokenize_from_wire(request, uuid.uuid4().hex), tenant=caller())
         intake = self._models.of(request.model).intake
-        with self._bodies.waiting(caller(), request.ByteSize()):
-            limits, tokens = await intake.tokenize(ask)
+        limits, tokens = await intake.tokenize(ask)
         return pb.TokenizeResponse(token_ids=tokens, max_model_len=limits.max_model_len)
 
     async def GetLoads(self, _request: pb.GetLoadsRequest, _context: Context) -> pb.GetLoadsResponse:

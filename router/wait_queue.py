@@ -66,7 +66,7 @@ class WaitQueue(Generic[T]):
         waiter = Waiter(what, (arrived_s + priority * S_PER_PRIORITY, self._arrivals), priority, tenant, is_let_in)
         insort(self._waiters, waiter, key=lambda each: each.rank)
         others = [each for each in self._waiters if not each.is_let_in]
-        if len(others) <= self._max_waiting:  # as ever where this one is let in
+        if len(others) <= self._max_waiting:  # one that is let in is not among them: the bound holds as before
             return waiter, None
         evicted = _one_too_many(others)
         self._waiters.remove(evicted)

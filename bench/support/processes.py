@@ -72,7 +72,10 @@ class ServerProcess:
         signal_tree(self.process.pid, signal.SIGCONT)
 
     def stop(self) -> None:
-        """End it, wait for that, and kill what is left of it."""
+        """Ask it to end, wait for that, and kill what is left of it.
+
+        By SIGTERM: what a shell started in the background ignores SIGINT, and so do its children.
+        """
         self.resume()
         tree = children_of(self.process.pid)
         self.process.send_signal(signal.SIGTERM)

@@ -2,7 +2,8 @@
 // what top-k, top-p, min-p and typical-p leave. A team divides the rows.
 //
 // Nothing is sorted but what lies about a bound: a first pass finds by a histogram of the distances from the largest
-// logit, or from the expected one, in which bucket the bound is, and what is nearer stays without being looked at again. And of most
+// logit, for typical-p of those from the expected surprise, in which bucket the bound is; what is in the buckets before stays
+// without being looked at again, and what is in those behind goes. And of most
 // tokens the noise, two logarithms, is not needed: g = -ln(-ln u) <= -ln(1 - u), which the leading bits of 1 - u bound.
 #pragma once
 #include "kinds.h"
@@ -138,9 +139,12 @@ struct Left {
         if (p >= 1) return;
         weigh(temperature);
         distances.resize(values.size());
-        double total = 0, expected = 0, furthest = 0; // surprises are less the same for all
+        double total = 0, expected = 0, furthest = 0; // of surprises less a constant, the same for all
         for (int64_t at = 0; at < count; at++) distances[at] = (double(best) - values[at]) / temperature;
-        for (int64_t at = 0; at < count; at++) total += weights[at], expected += weights[at] > 0 ? weights[at] * distances[at] : 0; // inf weighs nothing
+        for (int64_t at = 0; at < count; at++) {
+            total += weights[at];
+            expected += weights[at] > 0 ? weights[at] * distances[at] : 0; // 0 x inf is NaN
+        }
         expected /= total;
         for (int64_t at = 0; at < count; at++) {
             distances[at] = std::abs(distances[at] - expected);

@@ -26,10 +26,11 @@ template <typename Kind, typename Finish>
 void product_by_tiles(const typename Kind::Element *x, const Words *stripes, int64_t num_rows, int64_t num_inputs, int64_t stripe, int64_t end, const Finish &finish) {
     const int64_t num_groups = num_inputs / Kind::STEP, at_once = std::min<int64_t>(num_rows, 2 * TILE_ROWS), num_parts = (num_rows + at_once - 1) / at_once;
     const int64_t inputs_at_once = num_parts == 1 ? num_inputs : std::min<int64_t>(num_inputs, TILE_INPUTS_AT_ONCE);
-    // Sums of all parts where their inputs come a part at a time; else of two, one of which waits while the next is multiplied,
-    // and which leave the first cache to the weights.
-    const bool are_whole = inputs_at_once == num_inputs;
-    const int64_t num_kept = are_whole ? 2 : std::max<int64_t>(num_parts, 2);
+    // Where inputs come in parts, sums of all parts of the rows are kept; else of two, which leaves the first cache to the
+    // weights: one waits to be finished while the next is multiplied.
+    const bool inputs_are_whole = inputs_at_once == num_inputs;
+    const int64_t num_kept = inputs_are_whole ? 2 : std::max<int64_t>(num_parts, 2);
+    static_assert(TILE_INPUTS_AT_ONCE / TILE_INPUTS * 2 >= 2 * TILE_ROWS, "a part is finished within the next one, two rows a step");
     auto *sums = reinterpret_cast<Floats(*)[PANELS]>(scratch(num_kept * at_once * sizeof(Floats[PANELS])));
     struct Waiting {
         int64_t row = 0, stripe = 0, done = 0, count = 0;
@@ -39,14 +40,14 @@ void product_by_tiles(const typename Kind::Element *x, const Words *stripes, int
         for (; most > 0 && waiting.done < waiting.count; most--, waiting.done++) finish(waiting.row + waiting.done, waiting.stripe, waiting.sums[waiting.done]);
     };
     shape_for_pairs(at_once);
-    int64_t taken = 0;
+    int64_t num_multiplied = 0;
     for (; stripe < end; stripe++)
         for (int64_t input = 0; input < num_inputs; input += inputs_at_once) {
             const int64_t count = std::min(inputs_at_once, num_inputs - input);
             const Words *weights = stripes + (stripe * num_groups + input / Kind::STEP) * PANELS;
             for (int64_t part = 0; part < num_parts; part++) {
                 const int64_t row = std::min(part * at_once, num_rows - at_once);
-                auto *to = sums + (are_whole ? taken++ % 2 : part) * at_once;
+                auto *to = sums + (inputs_are_whole ? num_multiplied++ % 2 : part) * at_once;
                 // What comes after these weights is asked for while rows go over them; of few rows, three steps ahead.
                 const int64_t lines = (TILE_INPUTS + num_parts - 1) / num_parts;
                 const Words *ahead = num_parts == 1 ? weights + 3 * TILE_INPUTS : weights + count / Kind::STEP * PANELS + part * lines * (count / TILE_INPUTS);

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiled import ALL_BUILDS, native_backend
+from tiled import ALL_BUILDS, BUILDS, native_backend
 
 from pagewire.kernels import rope
 from pagewire.kernels.backend import Backend
@@ -71,6 +71,25 @@ def test_linears_of_any_size(threads: int, dtype: torch.dtype, build: str, data:
     tolerance = definition.TOLERANCE[dtype]
     torch.testing.assert_close(y.double(), exact, rtol=tolerance, atol=tolerance * num_inputs**0.5)
     assert torch.equal(y, torch.cat([y[:0], *alone]))
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize(
+    ("num_rows", "num_inputs", "num_outputs"),
+    [(33, 576, 100), (64, 544, 33), (65, 576, 64), (97, 608, 70), (129, 1184, 40), (513, 96, 64)],
+)
+def test_many_rows_that_go_over_weights_part_by_part_are_as_they_are_alone(
+    build: str, num_rows: int, num_inputs: int, num_outputs: int
+) -> None:
+    """Odd and even numbers of parts of the rows, whose inputs come at once, or in parts of 576."""
+    x, weight = torch.randn(num_rows, num_inputs).bfloat16(), torch.randn(num_outputs, num_inputs).bfloat16()
+    linear = native_backend(build).linear(weight, None)
+    y = linear(x)
+    exact = x.double() @ weight.double().T
+    tolerance = definition.TOLERANCE[torch.bfloat16]
+    torch.testing.assert_close(y.double(), exact, rtol=tolerance, atol=tolerance * num_inputs**0.5)
+    for row in range(0, num_rows, 7):
+        assert torch.equal(y[row], linear(x[row : row + 1])[0])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

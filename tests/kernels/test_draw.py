@@ -74,6 +74,34 @@ def test_a_row_does_not_depend_on_its_neighbours(build: str) -> None:
 
 
 @pytest.mark.parametrize("build", ALL_BUILDS)
+@pytest.mark.parametrize("typical_p", [1e-9, 0.3, 0.999999, 1 - 2**-53])
+@pytest.mark.parametrize("far", [-5.0, -300.0, -680.0, -5000.0, -torch.inf])
+def test_the_typical_filter_is_not_misled_by_what_is_far_away(build: str, typical_p: float, far: float) -> None:
+    """However far the furthest that weigh anything are, and wherever the bound is."""
+    torch.manual_seed(0)
+    logits = torch.randn(8, 5000) * 2
+    logits[:, ::11] = far
+    columns = {
+        "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": typical_p, "index": 0, "position": 3
+    }  # fmt: skip
+    asked = rows([{**columns, "seed": seed} for seed in range(8)])
+    assert native_backend(build).sample(logits, asked) == sampling.sample(logits, asked)
+
+
+@pytest.mark.parametrize("build", ALL_BUILDS)
+def test_frequencies_follow_what_the_typical_filter_leaves(build: str) -> None:
+    """Surprises are 0.69, 1.2, 1.9 and 3.0, 1.14 are expected: the second, then the first, are the nearest."""
+    logits = torch.full((4000, 32), -torch.inf)
+    logits[:, :4] = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
+    columns = {
+        "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 0.7, "index": 0, "position": 0
+    }  # fmt: skip
+    tokens = native_backend(build).sample(logits, rows([{**columns, "seed": seed} for seed in range(4000)]))
+    shares = [tokens.count(token) / 4000 for token in range(4)]
+    assert shares == pytest.approx([0.5 / 0.8, 0.3 / 0.8, 0.0, 0.0], abs=0.03)
+
+
+@pytest.mark.parametrize("build", ALL_BUILDS)
 def test_frequencies_follow_what_the_filters_leave(build: str) -> None:
     logits = torch.full((4000, 32), -torch.inf)
     logits[:, :4] = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
