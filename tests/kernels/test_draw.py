@@ -22,6 +22,8 @@ COLUMNS = st.fixed_dictionaries({
     "position": st.integers(0, 1 << 20),
 })  # fmt: skip
 
+OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0, "index": 0, "position": 0}
+
 
 def rows(each: list[dict[str, float]]) -> SamplingRows:
     return SamplingRows(**{name: tuple(row[name] for row in each) for name in each[0]})  # type: ignore[arg-type]
@@ -58,7 +60,7 @@ def test_native_tokens_are_those_of_the_definition(
 def test_a_row_does_not_depend_on_its_neighbours(build: str) -> None:
     torch.manual_seed(0)
     logits = torch.randn(6, 4096) * 4
-    common = {"top_k": 0, "min_p": 0.0, "typical_p": 1.0, "index": 0, "position": 9}
+    common = {**OFF, "position": 9}
     each = [
         {**common, "temperature": 0.7, "top_p": 0.95, "seed": 1},
         {**common, "temperature": 0.0, "top_p": 1.0, "seed": 2},
@@ -81,10 +83,7 @@ def test_the_typical_filter_is_not_misled_by_what_is_far_away(build: str, typica
     torch.manual_seed(0)
     logits = torch.randn(8, 5000) * 2
     logits[:, ::11] = far
-    columns = {
-        "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": typical_p, "index": 0, "position": 3
-    }  # fmt: skip
-    asked = rows([{**columns, "seed": seed} for seed in range(8)])
+    asked = rows([{**OFF, "typical_p": typical_p, "seed": seed} for seed in range(8)])
     assert native_backend(build).sample(logits, asked) == sampling.sample(logits, asked)
 
 
@@ -93,10 +92,8 @@ def test_frequencies_follow_what_the_typical_filter_leaves(build: str) -> None:
     """Surprises are 0.69, 1.2, 1.9 and 3.0, 1.14 are expected: the second, then the first, are the nearest."""
     logits = torch.full((4000, 32), -torch.inf)
     logits[:, :4] = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
-    columns = {
-        "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 0.7, "index": 0, "position": 0
-    }  # fmt: skip
-    tokens = native_backend(build).sample(logits, rows([{**columns, "seed": seed} for seed in range(4000)]))
+    asked = rows([{**OFF, "typical_p": 0.7, "seed": seed} for seed in range(4000)])
+    tokens = native_backend(build).sample(logits, asked)
     shares = [tokens.count(token) / 4000 for token in range(4)]
     assert shares == pytest.approx([0.5 / 0.8, 0.3 / 0.8, 0.0, 0.0], abs=0.03)
 
@@ -105,9 +102,7 @@ def test_frequencies_follow_what_the_typical_filter_leaves(build: str) -> None:
 def test_frequencies_follow_what_the_filters_leave(build: str) -> None:
     logits = torch.full((4000, 32), -torch.inf)
     logits[:, :4] = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
-    columns = {
-        "temperature": 1.0, "top_k": 0, "top_p": 0.9, "min_p": 0.0, "typical_p": 1.0, "index": 0, "position": 0
-    }  # fmt: skip
-    tokens = native_backend(build).sample(logits, rows([{**columns, "seed": seed} for seed in range(4000)]))
+    asked = rows([{**OFF, "top_p": 0.9, "seed": seed} for seed in range(4000)])
+    tokens = native_backend(build).sample(logits, asked)
     shares = [tokens.count(token) / 4000 for token in range(4)]
     assert shares == pytest.approx([0.5 / 0.95, 0.3 / 0.95, 0.15 / 0.95, 0.0], abs=0.03)
