@@ -48,6 +48,7 @@ struct Left {
     std::vector<int32_t> buckets, order;
     int64_t count = 0;
     float best = 0;
+    double reached = 0; // mass, by those that stay so far
 
     template <typename Kind> void read(const typename Kind::Element *x, int64_t size) {
         const int64_t padded = size + LANES;
@@ -99,6 +100,17 @@ struct Left {
         keep([&](int64_t at) { return values[at] >= least; });
     }
 
+    // Finds the bucket in which masses reach `bound`: `reached` is that of the buckets before, `order` has the places in it.
+    int32_t cross(const double (&masses)[NUM_BUCKETS], double bound) {
+        int32_t crossed = 0;
+        reached = 0;
+        while (crossed < NUM_BUCKETS - 1 && reached + masses[crossed] < bound) reached += masses[crossed++];
+        order.clear();
+        for (int64_t at = 0; at < count; at++)
+            if (buckets[at] == crossed) order.push_back(int32_t(at));
+        return crossed;
+    }
+
     // The likeliest whose mass reaches `p`, the one that crosses it included; of equals those with the lower ids.
     void top_p(double p, double temperature) {
         if (p >= 1) return;
@@ -111,19 +123,14 @@ struct Left {
         for (int64_t at = 0; at < count; at++) masses[buckets[at]] += weights[at];
         for (int bucket = NUM_BUCKETS - 1; bucket >= 0; bucket--) total += masses[bucket];
         const double bound = p * total;
-        double before = 0;
-        int32_t crossed = 0;
-        while (crossed < NUM_BUCKETS - 1 && before + masses[crossed] < bound) before += masses[crossed++];
-        order.clear();
-        for (int64_t at = 0; at < count; at++)
-            if (buckets[at] == crossed) order.push_back(int32_t(at));
+        const int32_t crossed = cross(masses, bound);
         std::sort(order.begin(), order.end(), [&](int32_t left, int32_t right) {
             return values[left] != values[right] ? values[left] > values[right] : left < right;
         });
         bool is_first = crossed == 0; // of all: it stays
         for (const int32_t at : order) {
-            if (before >= bound && !is_first) buckets[at] = NUM_BUCKETS;
-            before += weights[at], is_first = false;
+            if (reached >= bound && !is_first) buckets[at] = NUM_BUCKETS;
+            reached += weights[at], is_first = false;
         }
         keep([&](int64_t at) { return buckets[at] <= crossed; });
     }
@@ -151,17 +158,13 @@ struct Left {
             furthest = std::max(furthest, weights[at] > 0 ? distances[at] : 0);
         }
         const double last = NUM_BUCKETS - 1, per_unit = furthest > 0 ? last / furthest : 0, bound = p * total;
-        double masses[NUM_BUCKETS] = {}, reached = 0;
+        double masses[NUM_BUCKETS] = {};
         for (int64_t at = 0; at < count; at++) {
             const double bucket = distances[at] * per_unit;
             buckets[at] = int32_t(bucket < last ? bucket : last);
             masses[buckets[at]] += weights[at];
         }
-        int32_t crossed = 0;
-        while (crossed < NUM_BUCKETS - 1 && reached + masses[crossed] < bound) reached += masses[crossed++];
-        order.clear();
-        for (int64_t at = 0; at < count; at++)
-            if (buckets[at] == crossed) order.push_back(int32_t(at));
+        cross(masses, bound);
         std::sort(order.begin(), order.end(), [&](int32_t left, int32_t right) { return distances[left] < distances[right]; });
         double most = furthest;
         for (const int32_t at : order) {
