@@ -31,3 +31,18 @@ class Report:
     predicted_local_s: float = 0.0  # until the first token; 0 where nothing was compared
     predicted_remote_s: float = 0.0
     notes: tuple[str, ...] = ()  # what was done otherwise than asked
+
+    @property
+    def cached_tokens(self) -> int:
+        """What of the prompt was cached where it was prefilled."""
+        return self.decode_cached_tokens if self.placement == "local" else self.prefill_cached_tokens
+
+    @property
+    def fetched_tokens(self) -> int:
+        """What of the prompt other pods had, of those that are not lost: they had it cached, and it was fetched there.
+
+        After a loss it may have been computed for this very request, which is nothing that a cache spared it.
+        """
+        if self.causes:
+            return 0
+        return self.decode_fetched_tokens if self.placement == "local" else self.prefill_fetched_tokens

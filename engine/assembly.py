@@ -349,7 +349,8 @@ def _block_file(
     said = (fingerprint.model_digest, fingerprint.kv_fingerprint, fingerprint.hash_version, fingerprint.arithmetic)
     owner = " ".join(map(str, (*said, dtype, own_version())))
     try:
-        file = BlockFile.take(folder, owner, num_slots, [part_bytes] * len(cache.parts))
+        # By role: prompts go to prefill pods, which would have to fetch what a decode pod was given.
+        file = BlockFile.take(folder, owner, config.role, num_slots, [part_bytes] * len(cache.parts))
     except (OSError, OverflowError) as error:
         size = num_slots * cache.layout.block_bytes
         raise ValueError(f"host_kv_dir {folder}: no file of {size} bytes can lie there: {error}") from error

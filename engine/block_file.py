@@ -1,8 +1,8 @@
 """The host tier in a file: the bytes of its slots, and what block each of them is, so that they outlive the engine.
 
-    header   magic | digest of whose file it is       one page
-    records  one of 64 bytes for each slot            whole pages; stamp | depth | hash | parent's hash | checksum
-    parts    the slots of each part of the pool       whole pages each
+    header   magic | digests of whose file it is, and of what for      one page
+    records  one of 64 bytes for each slot: stamp | depth | hash | parent's hash | checksum      whole pages
+    parts    the slots of each part of the pool      whole pages each
 
 A checksum, xxh3_64, goes over a record and over the bytes in its slot, in all parts: whatever was half written when an
 engine or its machine ended is found by it, so that nothing has to be written in any order. The kernel keeps in memory
@@ -59,21 +59,23 @@ class BlockFile:
         self._stamp = max((stamp for (stamp, *_), _ in self._said()), default=0)
 
     @classmethod
-    def take(cls, folder: Path, owner: str, num_slots: int, part_bytes: Sequence[int]) -> BlockFile:
+    def take(cls, folder: Path, owner: str, use: str, num_slots: int, part_bytes: Sequence[int]) -> BlockFile:
         """Take a file of `folder` that no other engine has: one that this `owner` left, else any or a new one, empty.
 
-        Two engines of one owner, a text, have the same names for the same blocks. Raises OSError, where there is no
-        room too.
+        Two engines of one owner, a text, have the same names for the same blocks. Of what the owner left, what was for
+        the same `use`, a text too, comes first. Raises OSError, where there is no room too.
         """
         size = _starts(num_slots, part_bytes)[-1]
-        told = hashlib.blake2b(f"{owner}\0{num_slots}\0{part_bytes}".encode(), digest_size=DIGEST_BYTES).digest()
+        owned = MAGIC + _digest(f"{owner}\0{num_slots}\0{part_bytes}")
+        header = owned + _digest(use)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.ExitStack() as failed:
             with _locked(folder):
-                fd, path = _untaken(folder, MAGIC + told)
+                fd, path = _untaken(folder, (header, owned, b""))
                 failed.callback(os.close, fd)
-                if os.fstat(fd).st_size != size or not _begins(fd, MAGIC + told):
-                    _begin(fd, path, MAGIC + told, size)
+                if os.fstat(fd).st_size != size or not _begins(fd, owned):
+                    _empty(fd, path, size)
+                os.pwrite(fd, header, 0)
                 os.utime(fd)
                 _tell_unused(folder)
             taken = cls(fd, path, num_slots, part_bytes)
@@ -181,16 +183,20 @@ def _tell_unused(folder: Path) -> None:
                 log.warning(text, path, days, format_bytes(said.st_size))
 
 
-def _untaken(folder: Path, header: bytes) -> tuple[int, Path]:
-    """Return a file that nobody has, open and locked: the first with this header, else the first or a new one.
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
+
+
+def _untaken(folder: Path, wanted: Sequence[bytes]) -> tuple[int, Path]:
+    """Return a file that nobody has, open and locked: the first with the first of these beginnings, else a new one.
 
     The folder is locked, so that nobody else tries one meanwhile.
     """
     found = sorted((int(match[1]), path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name)))
-    for wanted in (header, b""):
+    for beginning in wanted:
         for _, path in found:
             fd = _open(path)
-            if fd is not None and _begins(fd, wanted):
+            if fd is not None and _begins(fd, beginning):
                 return fd, path
             if fd is not None:
                 os.close(fd)
@@ -201,8 +207,8 @@ def _untaken(folder: Path, header: bytes) -> tuple[int, Path]:
     return fd, path
 
 
-def _begin(fd: int, path: Path, header: bytes, size: int) -> None:
-    """Give a file its size and its header, and nothing else; nothing at all where there is no room."""
+def _empty(fd: int, path: Path, size: int) -> None:
+    """Give a file its size, and zeros; nothing at all where there is no room."""
     if os.fstat(fd).st_size:
         log.info("%s: what is there is of another model, setting or version, and is given up", path)
     os.ftruncate(fd, 0)
@@ -211,7 +217,6 @@ def _begin(fd: int, path: Path, header: bytes, size: int) -> None:
     except OSError:
         os.ftruncate(fd, 0)
         raise
-    os.pwrite(fd, header, 0)
 
 
 def _open(path: Path) -> int | None:
@@ -227,5 +232,5 @@ def _open(path: Path) -> int | None:
     return fd
 
 
-def _begins(fd: int, header: bytes) -> bool:
-    return os.pread(fd, len(header), 0) == header
+def _begins(fd: int, beginning: bytes) -> bool:
+    return os.pread(fd, len(beginning), 0) == beginning

@@ -21,7 +21,8 @@ from pagewire.text.tools.reader import CallPart
 class Usage:
     """Token counts of a finished request; `completion_tokens` is what was streamed, of all its sequences.
 
-    `reasoning_tokens` of them were reasoning and its marks, where that is told apart.
+    `cached_tokens` of the prompt no pod had to compute for it; `reasoning_tokens` of the completion were reasoning and
+    its marks, where that is told apart.
     """
 
     prompt_tokens: int

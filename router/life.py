@@ -265,13 +265,20 @@ class Life:
         self.has_begun = True
         return Begun(prompt=self.request.prompt, echo=self.request.echo, prompt_logprobs=self._scored_prompt())
 
+    def _spared_tokens(self, report: Report | None) -> int:
+        """Return how many tokens of the prompt nobody had to compute for this request: a cache had them, anywhere."""
+        if report is None:
+            return 0
+        is_first = self.attempt - self.num_refused == 1  # else an earlier one computed what is fetched, maybe
+        return report.cached_tokens + (report.fetched_tokens if is_first else 0)
+
     def finished(self) -> Finished:
         """Return the last event of a request whose sequences have all ended."""
         report = self.ended.report if self.ended is not None else None
         usage = Usage(
             prompt_tokens=len(self.request.prompt),
             completion_tokens=self.num_output,
-            cached_tokens=min(_cached_tokens(report), len(self.request.prompt)),
+            cached_tokens=min(self._spared_tokens(report), len(self.request.prompt)),
         )
         endings = [each.ending for each in self.sequences if each.ending is not None]
         return Finished(
@@ -301,10 +308,3 @@ def sequences_of(model: ServedModel, request: Request) -> tuple[Sequence, ...]:
         )
         for index in range(sampling.n)
     )
-
-
-def _cached_tokens(report: Report | None) -> int:
-    """The prompt tokens that nobody had to compute: what was cached where the prompt was prefilled."""
-    if report is None:
-        return 0
-    return report.decode_cached_tokens if report.placement == "local" else report.prefill_cached_tokens

@@ -127,8 +127,10 @@ class RouterMetrics:
         self.prompt_tokens.inc(usage.prompt_tokens)
         self.generation_tokens.inc(usage.completion_tokens)
         self.predicted_tokens.inc(event.predicted_cached_tokens)
-        self.cached_tokens.inc(usage.cached_tokens)
-        self.misjudged_tokens.inc(abs(event.predicted_cached_tokens - usage.cached_tokens))
+        # Not those of the usage: what was fetched from elsewhere the index did not place there.
+        found_tokens = min(event.report.cached_tokens if event.report else 0, usage.prompt_tokens)
+        self.cached_tokens.inc(found_tokens)
+        self.misjudged_tokens.inc(abs(event.predicted_cached_tokens - found_tokens))
         ttft_s = timeline.between_s(Phase.RECEIVED, Phase.FIRST_TOKEN)
         rest_s = timeline.between_s(Phase.FIRST_TOKEN, Phase.LAST_TOKEN)
         if ttft_s is not None and rest_s is not None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny_model
-from live_cluster import Answer, LiveCluster
+from live_cluster import LiveCluster
 
 from pagewire.core.sampling import SamplingParams
 from pagewire.engine import LLM
@@ -28,20 +30,23 @@ def test_what_was_cached_outlives_the_cluster(tmp_path: Path, pods: Sequence[str
         sampling = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
         right = [one.token_ids for one in llm.generate(PROMPTS, sampling, progress=False)]
 
-    def start() -> LiveCluster:
-        return LiveCluster(model, *FLAGS, "--host-kv-dir", str(folder), *pods)
+    @contextlib.contextmanager
+    def running() -> Iterator[LiveCluster]:
+        cluster = LiveCluster(model, *FLAGS, "--host-kv-dir", str(folder), *pods)
+        try:
+            yield cluster
+        finally:
+            ended = cluster.stop()
+        assert ended == 0
 
-    def ask(cluster: LiveCluster) -> list[Answer]:
+    def ask(cluster: LiveCluster) -> list[dict[str, Any]]:
         answers = [cluster.complete(prompt, NUM_TOKENS, temperature=0, ignore_eos=True) for prompt in PROMPTS]
         assert [answer.tokens for answer in answers] == right
-        return answers
+        return [answer.report for answer in answers]
 
-    def cached(answers: Sequence[Answer]) -> list[int]:
-        return [answer.usage["prompt_tokens_details"]["cached_tokens"] for answer in answers]
-
-    cluster = start()
-    assert cached(ask(cluster)) == [0, 0, 0]
-    assert cluster.stop() == 0
+    by = "prefill" if "--decode" in pods else "decode"
+    with running() as cluster:
+        assert [report[f"{by}_cached_tokens"] for report in ask(cluster)] == [0, 0, 0]
     files = sorted(path.name for path in folder.iterdir())
     assert files == [
         "blocks-0.kv",
@@ -50,12 +55,10 @@ def test_what_was_cached_outlives_the_cluster(tmp_path: Path, pods: Sequence[str
         "lock",
     ]
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in folder.iterdir())
-    cluster = start()
-    assert cached(ask(cluster)) == MOST
-    for pod in cluster.pods():
-        cluster.kill(pod)
-    assert cluster.stop() == 0
-    cluster = start()
-    ask(cluster)
-    assert cluster.stop() == 0
+    with running() as cluster:
+        assert [report[f"{by}_cached_tokens"] for report in ask(cluster)] == MOST  # a prefill pod has its own again
+        for pod in cluster.pods():
+            cluster.kill(pod)
+    with running() as cluster:
+        ask(cluster)
     assert sorted(path.name for path in folder.iterdir()) == files

@@ -29,8 +29,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "kept" / "here"
 
 
-def take(folder: Path, owner: str = "ours", num_slots: int = NUM_SLOTS) -> BlockFile:
-    return BlockFile.take(folder, owner, num_slots, PARTS)
+def take(folder: Path, owner: str = "ours", num_slots: int = NUM_SLOTS, use: str = "") -> BlockFile:
+    return BlockFile.take(folder, owner, use, num_slots, PARTS)
 
 
 def write(file: BlockFile, slot: int, fill: int) -> None:
@@ -127,6 +127,23 @@ def test_two_engines_have_two_files_and_each_finds_its_own(folder: Path) -> None
     assert third.blocks() == ()
 
 
+def test_of_an_owners_files_that_for_the_same_use_comes_first(folder: Path) -> None:
+    kept = {use: take(folder, use=use) for use in ("prefill", "decode")}
+    for fill, file in enumerate(kept.values()):
+        put(file, Parked(0, ROOT, None, 0), fill)
+        file.close()
+    decode, prefill = take(folder, use="decode"), take(folder, use="prefill")
+    assert [decode.path, prefill.path] == [kept["decode"].path, kept["prefill"].path]
+    assert [read(file, 0) for file in (prefill, decode)] == [expected(0), expected(1)]
+    decode.close()
+    other = take(folder, use="colocated")  # one for another use before a new one: the blocks are the same
+    assert other.path == decode.path
+    assert other.blocks() == (Parked(0, ROOT, None, 0),)
+    other.close()
+    prefill.close()
+    assert take(folder, use="colocated").path == other.path
+
+
 def test_files_that_nobody_has_had_for_a_day_are_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     files = [take(folder) for _ in range(4)]
     for file in files[1:]:
@@ -201,7 +218,7 @@ def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
         from pagewire.engine.block_file import BlockFile
         from pagewire.engine.parked import Parked
 
-        file = BlockFile.take(Path({str(folder)!r}), "ours", {NUM_SLOTS}, {PARTS})
+        file = BlockFile.take(Path({str(folder)!r}), "ours", "", {NUM_SLOTS}, {PARTS})
         for index, size in enumerate({PARTS}):
             file.part(index)[:size] = bytes([10 + index]) * size
         file.seal(0, Parked(0, {ROOT!r}, None, 0))

@@ -56,6 +56,32 @@ async def test_a_refusal_before_the_first_token_places_elsewhere(
         assert await router.metric("pagewire_router_retries_total") == 1
 
 
+@pytest.mark.parametrize("role", [Role.COLOCATED, Role.DECODE])
+@pytest.mark.parametrize(
+    ("error", "cause", "is_spared"),
+    [
+        (None, "", True),
+        (Overloaded("full"), "", True),  # which computed nothing
+        (PodLost("lost"), "", False),
+        (None, "prefill_lost", False),
+    ],
+)
+async def test_what_another_cache_had_is_cached_unless_it_may_be_this_requests_own(
+    start: StartRouter, role: Role, error: PagewireError | None, cause: str, is_spared: bool
+) -> None:
+    builders = [] if role is Role.COLOCATED else [FakePod("p0", role=Role.PREFILL)]
+    first, second = FakePod("d0", role=role), FakePod("d1", role=role)
+    for pod in (first, second):
+        pod.cached_tokens, pod.fetched_tokens, pod.causes = 3, 4, (cause,) if cause else ()
+        pod.lost_on = "p1"
+    first.refusal = error
+    async with start(*builders, first, second, policy="least_loaded", prefill_mode=PrefillMode.REMOTE) as router:
+        said = (await ask(router)).json()
+        assert said["pagewire"]["attempts"] == 1 + (error is not None)
+        assert said["pagewire"]["report"]["placement"] == ("remote" if builders else "local")
+        assert said["usage"]["prompt_tokens_details"] == {"cached_tokens": 7 if is_spared else 3}
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_pod_that_dies_in_the_middle_is_continued_by_another(start: StartRouter, stream: bool) -> None:
     first, second = FakePod("d0"), FakePod("d1")

@@ -191,6 +191,8 @@ async def test_what_the_index_said_is_held_against_what_was_cached(start: StartR
         assert await counted(said) == (said, [said, said, 0])
         assert await counted(said - 32) == (said, [said, said - 32, 32])
         assert await counted(said + 8) == (said, [said, said + 8, 8])
+        pod.fetched_tokens = 8  # from where the index did not send the prompt
+        assert await counted(said) == (said, [said, said, 0])
 
 
 async def test_over_mutual_tls(model: Path, tmp_path: Path) -> None:

@@ -113,6 +113,7 @@ class FakePod:
         self.shift = 0  # added to positions from 1 on: a pod that loses (1) or repeats (-1) tokens
         self.tokens_per_record = 1
         self.cached_tokens = 0
+        self.fetched_tokens = 0
         self.wire = CLEAR
         self.changed = asyncio.Event()
         self._released = asyncio.Event()
@@ -325,7 +326,9 @@ class FakePod:
             decode_pod=self.pod_id,
             prompt_tokens=len(submit.spec.tokens),
             prefill_cached_tokens=self.cached_tokens if submit.candidates else 0,
+            prefill_fetched_tokens=self.fetched_tokens if submit.candidates else 0,
             decode_cached_tokens=0 if submit.candidates else self.cached_tokens,
+            decode_fetched_tokens=0 if submit.candidates else self.fetched_tokens,
             notes=self.notes,
             causes=self.causes,
             lost_on=tuple(self.lost_on or submit.candidates[0].pod_id for _ in self.causes),

@@ -418,7 +418,7 @@ TABLES = ("slo/formats/tables.py", "slo/formats/fields.py")
 # ---------------------------------------------------------------------------------------------------------- kept blocks
 
 SLOTS, BLOCK_BYTES = 3, 64
-HEAD, RECORDS = len(block_file.MAGIC) + block_file.DIGEST_BYTES, 64 * SLOTS  # and as many bytes of blocks
+HEAD, RECORDS = len(block_file.MAGIC) + 2 * block_file.DIGEST_BYTES, 64 * SLOTS  # and as many bytes of blocks
 
 
 def _kept(data: bytes) -> None:
@@ -428,7 +428,7 @@ def _kept(data: bytes) -> None:
     head, said, blocks = data[:HEAD], data[HEAD : HEAD + RECORDS], data[HEAD + RECORDS : HEAD + 2 * RECORDS]
     pages = (each.ljust(block_file.PAGE_BYTES, b"\0") for each in (head, said, blocks))
     (folder / "blocks-0.kv").write_bytes(b"".join(pages))
-    file = block_file.BlockFile.take(folder, "o", SLOTS, [BLOCK_BYTES])
+    file = block_file.BlockFile.take(folder, "o", "u", SLOTS, [BLOCK_BYTES])
     tier = HostTier(SLOTS, Moves(), file)
     tier.check()
     for parked in file.blocks():
@@ -447,7 +447,7 @@ def put_blocks(file: block_file.BlockFile) -> None:
 
 def _kept_blocks() -> list[bytes]:
     folder = scratch() / "sealed"
-    file = block_file.BlockFile.take(folder, "o", SLOTS, [BLOCK_BYTES])
+    file = block_file.BlockFile.take(folder, "o", "u", SLOTS, [BLOCK_BYTES])
     put_blocks(file)
     file.close()
     data, page = file.path.read_bytes(), block_file.PAGE_BYTES
