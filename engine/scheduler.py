@@ -191,9 +191,11 @@ class Scheduler:
 
         Those that are heard hold what the others lack, which is for nobody else to give back.
         """
-        if not self.waiting or self.joined or self.holds or self.pool.num_reserved or self._departing:
+        if self.joined or self.holds or self.pool.num_reserved or self._departing:
             return None
-        group = self.waiting[0].group
+        if (first := next(iter((*self.waiting, *self.running)), None)) is None:
+            return None
+        group = first.group
         if group.search is None or not any(each.group is group for each in self.running):
             return None
         are_beams = all(each.group is group or each.state is State.WAITING for each in self.sequences.values())

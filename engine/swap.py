@@ -38,7 +38,8 @@ def claim(pool: BlockPool, limits: Limits, sequence: Sequence) -> None:
         tail = pool.recall_tail(tail_hash)
         if tail is not None:
             table.append(tail)
-            sequence.num_computed = sequence.num_saved
+            # A beam that waited for the others was computed: its last token is again, else nobody would hear of it.
+            sequence.num_computed = min(sequence.num_saved, sequence.num_tokens - 1)
     sequence.block_table = table_of(table)
     forget(pool, sequence)
 

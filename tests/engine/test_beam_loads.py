@@ -276,6 +276,7 @@ class Run:
     num_blocks=st.integers(20, 24),
     num_slots=st.sampled_from([0, 3, 40]),
     squeezes=st.lists(st.tuples(st.integers(1, 60), st.integers(1, 20), st.integers(5, 40)), max_size=6),
+    chunk_size=st.sampled_from([1, 3, LIMITS.chunk_size]),
 )
 def test_any_load_of_beams_has_the_answers_of_each_alone(
     requests: list[Coming],
@@ -284,8 +285,9 @@ def test_any_load_of_beams_has_the_answers_of_each_alone(
     num_blocks: int,
     num_slots: int,
     squeezes: list[Squeeze],
+    chunk_size: int,
 ) -> None:
-    run(requests, policy, mode, num_blocks, num_slots, squeezes)
+    run(requests, policy, mode, num_blocks, num_slots, squeezes, chunk_size=chunk_size)
 
 
 @settings(max_examples=100, deadline=None)
@@ -365,9 +367,10 @@ def run(
     *,
     caches: bool = True,
     window: int = 0,
+    chunk_size: int = LIMITS.chunk_size,
 ) -> Scheduler:
     pool = BlockPool(num_blocks, num_slots, caches=caches)
-    limits = replace(LIMITS, window=window)
+    limits = replace(LIMITS, window=window, chunk_size=chunk_size)
     scheduler = Scheduler(pool, limits, policy_of(Role.COLOCATED), policy_named(policy), Preemption(mode))
     load = Run(scheduler, Memory(num_blocks, num_slots), squeezes)
     for number, request in enumerate(requests):

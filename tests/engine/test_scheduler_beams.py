@@ -5,6 +5,7 @@ Blocks hold 4 tokens; a step has 12, a chunk 6, a batch 4 sequences. Each draw i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,9 +22,10 @@ from pagewire.core.sequence_spec import branches
 from pagewire.engine import hold, progress, reservation, spec_check
 from pagewire.engine.beam_search import Candidates
 from pagewire.engine.engine_loop import EngineLoop
+from pagewire.engine.preemption import PreemptionMode
 from pagewire.engine.runner import OnGroup
 from pagewire.engine.scheduler import Scheduler
-from pagewire.engine.sequence import State
+from pagewire.engine.sequence import Sequence, State
 from pagewire.engine.step import Computed, Grant, Step
 
 
@@ -158,6 +160,43 @@ def test_beams_hold_once_what_somebody_else_computes_beside_them() -> None:
     assert (list(scheduler.sequences), scheduler.pool.num_available) == ([], 25)
 
 
+def test_a_beam_that_comes_back_with_all_its_kv_is_heard_again() -> None:
+    """It is the last one back, and the others were heard while it had nothing: else nobody would let them go on."""
+    scheduler = small_scheduler(24, Role.COLOCATED, num_slots=8, preemption=PreemptionMode.SWAP, chunk_size=1)
+    search(scheduler)
+
+    def beams() -> list[Sequence]:
+        return sorted(scheduler.groups["s"].members, key=lambda each: each.index)
+
+    def steps_until(condition: Callable[[], bool]) -> None:
+        for _ in range(20):
+            if condition():
+                return
+            beam_steps(scheduler, 1)
+        pytest.fail("never")
+
+    def preempt() -> tuple[Sequence, ...]:
+        for each in beams():
+            scheduler._preempt(each)
+        return tuple(beams())
+
+    steps_until(lambda: [each.num_tokens for each in beams()] == [11, 11])
+    first, second = preempt()
+    saved = first.tail_hash(first.num_saved)
+    assert saved is not None
+    scheduler.pool.cache.lost([scheduler.pool.host.discard(saved)])
+    steps_until(lambda: second.num_computed == 11 > first.num_computed)
+    preempt()
+    assert second.num_saved == 11
+    occupy(scheduler, scheduler.pool.num_available - 3)
+    steps_until(lambda: first.num_computed == 11)
+    assert (second.num_computed, second.num_saved) == (0, 11)
+    hold.release(scheduler, "hold 0")
+    beam_steps(scheduler, 12)
+    assert not scheduler.groups
+    assert scheduler.pool.num_held == 0
+
+
 def any_step(scheduler: Scheduler) -> bool:
     """Take a step in which every beam has the same continuations; return whether somebody computed."""
     grants = granted(scheduler)
@@ -223,6 +262,18 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> Scheduler:
     return scheduler
 
 
+def test_beams_that_are_all_computed_and_were_not_heard_are_stuck() -> None:
+    scheduler = small_scheduler(24, Role.COLOCATED)
+    assert scheduler.stuck is None
+    search(scheduler)
+    beam_steps(scheduler, 3)
+    assert not scheduler.waiting
+    for each in scheduler.running:
+        each.num_computed = each.num_tokens
+    assert not granted(scheduler)
+    assert scheduler.stuck is scheduler.groups["s"]
+
+
 def test_beams_are_stuck_where_nobody_else_has_anything_to_give_back(stuck: Scheduler) -> None:
     group = stuck.waiting[0].group
     assert stuck.stuck is group
@@ -257,7 +308,7 @@ def test_beams_are_stuck_where_nobody_else_has_anything_to_give_back(stuck: Sche
     group.search = search
     waiting = list(scheduler.waiting)
     scheduler.waiting.clear()
-    assert scheduler.stuck is None
+    assert scheduler.stuck is group, "of those that run nobody advances"
     scheduler.waiting.extend(waiting)
 
 
