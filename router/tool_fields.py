@@ -14,7 +14,7 @@ from typing import Any
 from pagewire.core.errors import InvalidRequest, UnsupportedField
 from pagewire.router.json_text import object_or_empty
 from pagewire.text.tools.grammar import NO_ARGUMENTS
-from pagewire.text.tools.readings import Schema
+from pagewire.text.tools.parameters import Schema
 
 MAX_TOOLS = 1024  # OpenAI takes 128; agents of many servers bring more
 NAME = re.compile(r"[a-zA-Z0-9_.\-]{1,128}")  # OpenAI takes 64, Anthropic as many

@@ -222,6 +222,7 @@ PURE_FILES = (
     "text/tools/formats.py",
     "text/tools/grammar.py",
     "text/tools/keyed.py",
+    "text/tools/parameters.py",
     "text/tools/pythonic.py",
     "text/tools/reader.py",
     "text/tools/readings.py",

@@ -1,4 +1,4 @@
-"""Arguments by name: which types a schema allows, and what each text then becomes."""
+"""Arguments by name: what each text becomes by the types that its schema allows."""
 
 from __future__ import annotations
 
@@ -8,40 +8,9 @@ from typing import Any
 import pytest
 
 from pagewire.text.tools.formats import QWEN3_CODER
-from pagewire.text.tools.keyed import ANY, MAX_DEPTH, TEXT, types
 from pagewire.text.tools.reader import ToolReader
 
 NUMBER_OR_TEXT = {"type": ["number", "string"]}
-
-
-def nested(depth: int) -> dict[str, Any]:
-    """Return choices within choices, so many of them around a text."""
-    schema: dict[str, Any] = {"type": "string"}
-    for _ in range(depth):
-        schema = {"anyOf": [schema]}
-    return schema
-
-
-@pytest.mark.parametrize(
-    ("schema", "allowed"),
-    [
-        *((None, TEXT), (True, TEXT), ([], TEXT), ({}, TEXT), ({"description": "a"}, TEXT)),
-        *(({"type": "integer"}, {"integer"}), ({"type": ["null", "array", 3]}, {"null", "array"})),
-        ({"type": "boolean", "const": "a", "enum": [1]}, {"boolean"}),
-        *(({"const": 1}, {"integer"}), ({"const": None}, {"null"}), ({"const": True}, {"boolean"})),
-        ({"const": "a", "enum": [1]}, TEXT),
-        ({"enum": ["a", 1, 1.5, None, [], {}, True]}, ANY),
-        ({"enum": [1, 2], "anyOf": [{"type": "null"}]}, {"integer"}),
-        *(({"anyOf": [{"type": "null"}, {"enum": [1]}]}, {"null", "integer"}), ({"oneOf": [{}, True]}, TEXT)),
-        ({"anyOf": [{"type": "null"}], "oneOf": [{"type": "array"}]}, {"null"}),
-        ({"anyOf": {"type": "null"}, "oneOf": [{"type": "array"}]}, {"array"}),
-        *(({name: {}}, ANY) for name in ("$ref", "allOf", "properties", "items", "additionalProperties")),
-        *(({"anyOf": {}}, TEXT), ({"anyOf": []}, frozenset[str]())),
-        *((nested(1), TEXT), (nested(MAX_DEPTH), TEXT), (nested(MAX_DEPTH + 1), ANY), (nested(5000), ANY)),
-    ],
-)
-def test_a_schema_allows_types(schema: object, allowed: set[str]) -> None:
-    assert types(schema) == allowed
 
 
 @pytest.mark.parametrize(

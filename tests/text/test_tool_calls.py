@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
-from pagewire.core.sampling import Grammar, GrammarKind
+from pagewire.core.sampling import MAX_GRAMMAR_CHARS, Grammar, GrammarKind
 from pagewire.text.reasoning.formats import HARMONY as REASONING
 from pagewire.text.reasoning.formats import THINK, Standing
 from pagewire.text.reasoning.grammar import behind_reasoning
@@ -38,8 +38,8 @@ from pagewire.text.tools.formats import (
     ToolFormat,
     format_of,
 )
+from pagewire.text.tools.parameters import Schema
 from pagewire.text.tools.reader import CallPart, Said, ToolReader, joined
-from pagewire.text.tools.readings import Schema
 
 WEATHERS: dict[str, Any] = {
     "city": {"type": "string"},
@@ -776,6 +776,63 @@ def test_a_schema_may_say_nothing(tokenizer: LLTokenizer, tool_format: ToolForma
     optional = grammar.calls(tool_format, [("now", {"type": "object", "properties": {"a": {}}})], {}, is_single=True)
     for arguments in ({}, {"a": "b"}):
         assert accepts(tokenizer, optional, written(tool_format, [("now", arguments)], as_json))
+
+
+_CITY: dict[str, Any] = {"properties": {"city": {"type": "string"}}, "required": ["city"]}
+REFERRING: list[tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]] = [  # with what is allowed, and not
+    (
+        {
+            "properties": {"zip": {"$ref": "#/$defs/Zip"}, "at": {"$ref": "#/$defs/Point", "description": "where"}},
+            "required": ["zip", "at"],
+            "$defs": {
+                "Zip": {"enum": ["90210", "None"], "type": "string"},
+                "Point": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]},
+            },
+        },
+        [{"zip": "90210", "at": {"x": 1}}, {"zip": "None", "at": {"x": 2}}],
+        [{"zip": "1", "at": {"x": 1}}, {"zip": "90210", "at": "here"}, {"zip": "90210", "at": {}}],
+    ),
+    ({"$ref": "#/$defs/A", "$defs": {"A": _CITY}}, [{"city": "Paris"}], [{}]),
+    ({"allOf": [_CITY]}, [{"city": "Paris"}], [{}]),
+    (
+        {"properties": {"a": {"type": "integer"}, "b": {"$ref": "#/properties/a"}}, "required": ["a", "b"]},
+        [{"a": 1, "b": 2}],
+        [{"a": 1, "b": "c"}, {"a": 1}],
+    ),
+    (
+        {"properties": {"a": {"anyOf": [{"$ref": "#/$defs/Unit"}, {"type": "null"}]}}, "required": ["a"],
+         "$defs": {"Unit": {"enum": ["C", "F"], "type": "string"}}},
+        [{"a": "C"}, {"a": None}],
+        [{"a": "K"}, {"a": 1}],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("tool_format", WRITTEN, ids=NAMES)
+@pytest.mark.parametrize(("schema", "allowed", "forbidden"), REFERRING)
+def test_a_forced_call_follows_what_its_schema_refers_to(
+    tokenizer: LLTokenizer,
+    tool_format: ToolFormat,
+    schema: dict[str, Any],
+    allowed: list[dict[str, Any]],
+    forbidden: list[dict[str, Any]],
+) -> None:
+    lark = grammar.calls(tool_format, [("go", schema)], {}, is_single=True)
+    for arguments in allowed:
+        text = written(tool_format, [("go", arguments)], as_json)
+        assert accepts(tokenizer, lark, text), text
+        ((_, said),) = read(tool_format, [text], tools={"go": schema})[1]
+        assert json.loads(said) == arguments
+    for arguments in forbidden:
+        assert not accepts(tokenizer, lark, written(tool_format, [("go", arguments)], as_json)), arguments
+
+
+@pytest.mark.parametrize("tool_format", [QWEN3_CODER, HERMES])
+def test_a_grammar_that_is_too_long_is_not_written_to_its_end(tool_format: ToolFormat) -> None:
+    shared = {"$ref": "#/$defs/A"}
+    schema = {"properties": {f"a{i}": shared for i in range(1000)}, "$defs": {"A": {"enum": list(range(10_000))}}}
+    lark = grammar.calls(tool_format, [(f"go{i}", schema) for i in range(100)], {}, is_single=True)
+    assert MAX_GRAMMAR_CHARS < len(lark) < 4 * MAX_GRAMMAR_CHARS
 
 
 @pytest.mark.parametrize("tool_format", WRITTEN, ids=NAMES)

@@ -7,17 +7,13 @@ write it so, as Python does: the schema tells which. What only texts may stand f
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass
-from typing import Any
 
 from pagewire.text.scanner import NotACall, Scanner, Wait, json_of
+from pagewire.text.tools.parameters import TEXT, Parameters, type_of
 
-ANY = frozenset(("string", "integer", "number", "boolean", "array", "object", "null"))
-TEXT = frozenset(("string",))
-MAX_DEPTH = 8
 _OF_PYTHON = {"True": "true", "False": "false", "None": "null"}
-_OPEN = ("$ref", "allOf", "properties", "items", "additionalProperties")  # these may be of any type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +35,11 @@ QWEN3_CODER = Marks(key="<parameter=", end_key=">", end="</parameter>", closing=
 GLM = Marks(key="<arg_key>", end_key="</arg_key>", value="<arg_value>", end="</arg_value>", closing="</tool_call>")
 
 
-def arguments(scanner: Scanner, marks: Marks, schema: Mapping[str, Any], go_on: Callable[[str], None]) -> Wait[None]:
+def arguments(scanner: Scanner, marks: Marks, parameters: Parameters, go_on: Callable[[str], None]) -> Wait[None]:
     """Tell the pieces of the JSON object of the arguments that come next, up to what closes the call.
 
     Where the text is over before, the object stays incomplete. Raises nothing: that a call is one was settled before.
     """
-    properties = schema.get("properties")
     go_on("{")
     comma = ""
     while True:
@@ -63,32 +58,9 @@ def arguments(scanner: Scanner, marks: Marks, schema: Mapping[str, Any], go_on: 
             if (yield from scanner.ends_within(marks.value)):
                 return
             yield from scanner.found(marks.value)
-        yield from _value(scanner, marks, _types_of(properties, key), go_on)
+        yield from _value(scanner, marks, parameters.types(key), go_on)
     yield from scanner.found(marks.closing)
     go_on("}")
-
-
-def types(schema: object, depth: int = 0) -> Set[str]:
-    """Return the JSON types that a schema allows a value; one that says nothing of it is a text."""
-    if not isinstance(schema, dict):
-        return TEXT
-    said, values = schema.get("type"), schema.get("enum")
-    if isinstance(said, str):
-        return frozenset((said,))
-    if isinstance(said, list):
-        return frozenset(each for each in said if isinstance(each, str))
-    if "const" in schema:
-        return frozenset((_type(schema["const"]),))
-    if isinstance(values, list):
-        return frozenset(map(_type, values))
-    choices = next((schema[name] for name in ("anyOf", "oneOf") if isinstance(schema.get(name), list)), None)
-    if choices is None:
-        return ANY if any(name in schema for name in _OPEN) else TEXT
-    return ANY if depth >= MAX_DEPTH else frozenset[str]().union(*(types(each, depth + 1) for each in choices))
-
-
-def _types_of(properties: object, key: str) -> Set[str]:
-    return types(properties.get(key)) if isinstance(properties, dict) else TEXT
 
 
 def _value(scanner: Scanner, marks: Marks, allowed: Set[str], go_on: Callable[[str], None]) -> Wait[None]:
@@ -131,18 +103,11 @@ def _json(text: str, allowed: Set[str]) -> str:
     plain = text.strip()
     plain = _OF_PYTHON.get(plain, plain)
     try:
-        found = _type(json_of(plain))
+        found = type_of(json_of(plain))
     except NotACall:
         return _quoted(text)
     is_allowed = found in allowed or (found == "integer" and "number" in allowed)
     return plain if found != "string" and is_allowed else _quoted(text)
-
-
-def _type(value: object) -> str:
-    if isinstance(value, bool):
-        return "boolean"
-    names = {str: "string", int: "integer", float: "number", list: "array", dict: "object"}
-    return names.get(type(value), "null")
 
 
 def _quoted(text: str) -> str:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 from pagewire.text.scanner import Depth, Scanner
 from pagewire.text.tools.formats import ToolFormat
-from pagewire.text.tools.readings import Calls, Schema, calls_or_words
+from pagewire.text.tools.parameters import Schema
+from pagewire.text.tools.readings import Calls, calls_or_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

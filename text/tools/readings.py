@@ -10,10 +10,11 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from pagewire.text.scanner import Depth, NotACall, Scanner, Wait, json_of
 from pagewire.text.tools import keyed
+from pagewire.text.tools.parameters import Parameters, Schema
 from pagewire.text.tools.pythonic import arguments as pythonic_arguments
 
 NAME = re.compile(r"[a-zA-Z0-9_.\-]{1,128}")
@@ -22,8 +23,6 @@ _DIGIT = re.compile(r"[0-9]")
 _LETTER = re.compile(r"[a-z]")
 _ARGUMENTS = ("arguments", "parameters")
 NO_ARGUMENTS = "{}"
-
-Schema = Mapping[str, Any]
 
 
 class Calls(Protocol):
@@ -159,7 +158,7 @@ def qwen3_coder(scanner: Scanner, calls: Calls) -> Wait[None]:
         except NotACall:
             calls.say(scanner.unmarked())
             continue
-        yield from keyed.arguments(scanner, keyed.QWEN3_CODER, calls.tools.get(name, {}), calls.go_on)
+        yield from keyed.arguments(scanner, keyed.QWEN3_CODER, Parameters(calls.tools.get(name, {})), calls.go_on)
         yield from scanner.space()
         if (yield from scanner.ends_within("</tool_call>")) or (yield from scanner.found("</tool_call>")):
             yield from scanner.space()
@@ -189,7 +188,7 @@ def glm(scanner: Scanner, calls: Calls) -> Wait[None]:
         except NotACall:
             calls.say(scanner.unmarked())
             continue
-        yield from keyed.arguments(scanner, marks, calls.tools.get(name, {}), calls.go_on)
+        yield from keyed.arguments(scanner, marks, Parameters(calls.tools.get(name, {})), calls.go_on)
         yield from scanner.space()
 
 
