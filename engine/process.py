@@ -30,13 +30,14 @@ from pagewire.engine.config import EngineConfig
 from pagewire.engine.devices import kind_of
 from pagewire.engine.grammar_desk import GrammarDesk
 from pagewire.engine.ranks.rank_lost import RankLost
+from pagewire.engine.runner import DeviceLost
 from pagewire.engine.threads import set_threads
 from pagewire.serving import logs
 
 log = logging.getLogger(__name__)
 
 EXIT_CANNOT_START = 2
-EXIT_RANK_LOST = 3
+EXIT_OVER = 3
 # Behind its front, which has what others wait for: where they share a core, a step kept that for a time slice.
 NICENESS = 5
 # How long a command may wait for what a step has to do in Python: requests are admitted one after another, each by a
@@ -108,10 +109,11 @@ def run(connection: socket.socket, pool_fd: int, config: EngineConfig) -> None:
         sys.exit(EXIT_CANNOT_START)
     try:
         _serve(front, engine, exports)
-    except RankLost as error:
+    except (RankLost, DeviceLost) as error:
         log.critical("the engine is over: %s", error)
-        engine.close()
-        os._exit(EXIT_RANK_LOST)  # a device may stand in a sum that nobody else comes to: no interpreter ends over it
+        with contextlib.suppress(Exception):  # of a device that has failed all calls may
+            engine.close()
+        os._exit(EXIT_OVER)  # a device may stand in a sum that nobody else comes to: no interpreter ends over it
     finally:
         engine.close()
 
@@ -178,7 +180,7 @@ def _front_watched(connection: socket.socket) -> Iterator[None]:
 
 def _rank_lost(_rank: int) -> None:
     # From another thread, and at once: the one that steps may stand in a sum that the lost rank does not come to.
-    os._exit(EXIT_RANK_LOST)
+    os._exit(EXIT_OVER)
 
 
 def main(argv: list[str]) -> None:

@@ -1,6 +1,7 @@
 """What computes a step, and what becomes of a step that fails: its sequences are tried one by one, once.
 
-Knows no sequence's state. Invariant: every grant of a step has an outcome, and only its own failure ends it.
+Knows no sequence's state. Invariants: every grant of a step has an outcome, and only its own failure ends it; where
+nothing can be computed any more, that is nobody's failure, and ends the engine.
 """
 
 from __future__ import annotations
@@ -55,10 +56,14 @@ class Runner(Protocol):
         ...
 
 
+class DeviceLost(RuntimeError):
+    """Not even a token for nobody can be computed: the engine is over."""
+
+
 def compute(runner: Runner, step: Step, on_group: OnGroup) -> tuple[dict[str, Computed], dict[str, PagewireError]]:
     """Compute a step; return what was found out, and the error of each sequence that cannot be computed.
 
-    Raises RankLost where the engine is over.
+    Raises RankLost or DeviceLost where the engine is over.
 
     `on_group` is called anew for a sequence that is tried again: what it was called for before stays true. First all
     is tried without what was drafted, where that may be what fails.
@@ -75,6 +80,7 @@ def compute(runner: Runner, step: Step, on_group: OnGroup) -> tuple[dict[str, Co
     except Exception as error:  # whatever a model may raise ends a sequence, not the engine
         log.exception("a step of %d sequences failed", len(step.grants))
         if is_last_try:
+            _rehearse(runner)
             return {}, {step.grants[0].request_id: Poisoned(f"{type(error).__name__}: {error}")}
     if has_drafts:
         return compute(runner, Step(grants=tuple(grant.undrafted() for grant in step.grants)), on_group)
@@ -85,3 +91,11 @@ def compute(runner: Runner, step: Step, on_group: OnGroup) -> tuple[dict[str, Co
         computed.update(one_computed)
         errors.update(one_errors)
     return computed, errors
+
+
+def _rehearse(runner: Runner) -> None:
+    """Raise DeviceLost where it is not a sequence that fails: after some errors of CUDA all of a process's calls do."""
+    try:
+        runner.rehearse()
+    except Exception as error:  # whatever a device may raise
+        raise DeviceLost(f"nothing can be computed any more: {type(error).__name__}: {error}") from error

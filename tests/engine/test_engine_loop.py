@@ -16,6 +16,7 @@ from pagewire.core.block_hash import chain
 from pagewire.core.engine_messages import Add, Bind, Freed, Hold, Join, Keep, Reserve
 from pagewire.core.messages import Role
 from pagewire.core.sequence_spec import branches
+from pagewire.engine.runner import DeviceLost
 from pagewire.engine.step import Step
 
 WAIT_S = 10.0
@@ -206,6 +207,16 @@ def test_poison_ends_its_request_alone(rig: Rig) -> None:
     assert "bad is poison" in error.message
     assert heard.tokens == {"good": [1] * 3, "fine": [1] * 3}
     assert_at_rest(rig.loop)
+
+
+def test_a_device_that_fails_for_good_ends_the_engine_and_not_one_request_after_the_other(rig: Rig) -> None:
+    rig.loop.add(Add(spec=spec("a", [1] * 20, greedy(3))))
+    rig.loop.add(Add(spec=spec("b", [1] * 20, greedy(3))))
+    rig.loop.step()
+    rig.model.is_broken = True
+    with pytest.raises(DeviceLost, match="RuntimeError: the device has failed"):
+        rig.loop.step()
+    assert len(rig.model.steps) == 3, "all together, then the first"
 
 
 def test_what_poison_left_to_be_shipped_is_held_until_it_is_released() -> None:

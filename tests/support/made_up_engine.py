@@ -26,6 +26,7 @@ class MadeUpModel:
         self.clock = clock
         self.during: Callable[[Step], None] = lambda step: None
         self.poison: set[str] = set()
+        self.is_broken = False  # for good
         self.unlucky_batches = 0
         self.steps: list[Step] = []
         self.rehearsals: list[float] = []  # when they began
@@ -34,6 +35,8 @@ class MadeUpModel:
 
     def rehearse(self) -> None:
         """Take the time that a rehearsal takes."""
+        if self.is_broken:
+            raise RuntimeError("the device has failed")
         self.rehearsals.append(self.clock.now())
         self.clock.advance(self.rehearsal_s)
 
@@ -41,6 +44,8 @@ class MadeUpModel:
         """Take the time that the step's tokens take."""
         self.steps.append(step)
         self.during(step)
+        if self.is_broken:
+            raise RuntimeError("the device has failed")
         self.clock.advance(0.001 * step.num_tokens)
         if self.unlucky_batches and len(step.grants) > 1:
             self.unlucky_batches -= 1
