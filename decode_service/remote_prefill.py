@@ -184,7 +184,8 @@ class RemotePrefill:
     def _take_first_token(self, message: FirstToken) -> None:
         asked = [self._spec.index, *(branch.index for branch in self._spec.branches)]
         said = [record.index for record in message.records if len(record.tokens) == 1]
-        if said != asked:
+        vocab_size = self._around.vocab_size
+        if said != asked or any(record.tokens[0] >= vocab_size for record in message.records):
             log.warning(
                 "%s: first tokens of %s came, and those of %s were asked",
                 self._spec.request_id,

@@ -39,3 +39,8 @@ class Surroundings:
     def layout(self) -> KVLayout:
         """The layout of the pool's blocks."""
         return self.engine.ready.layout
+
+    @property
+    def vocab_size(self) -> int:
+        """The token ids that there are, from 0 on."""
+        return self.engine.ready.vocab_size

@@ -53,6 +53,10 @@ class Desk(Protocol):
         """Whoever waits under that name is called with Cancelled."""
         ...
 
+    def withdraw_all(self) -> None:
+        """Whoever waits is called with Cancelled."""
+        ...
+
     def close(self) -> None:
         """Compile nothing more."""
         ...
@@ -105,6 +109,7 @@ class CommandReader:
             case Release():
                 self._loop.release(message.request_id)
             case Become():
+                self._desk.withdraw_all()  # of the role before nothing is left
                 self._loop.become(message.role)
             case Ping():
                 self._loop.ping(message.nonce)

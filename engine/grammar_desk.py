@@ -73,6 +73,13 @@ class GrammarDesk:
         if waiting is not None:
             self._settle(request_id, waiting, Cancelled("aborted while its grammar was compiled"))
 
+    def withdraw_all(self) -> None:
+        """Make all calls that still wait with `Cancelled`."""
+        with self._lock:
+            names = tuple(self._waiting)
+        for request_id in names:
+            self.withdraw(request_id)
+
     def close(self) -> None:
         """Compile nothing more."""
         with self._lock:

@@ -5,6 +5,8 @@ Knows bounds; knows nothing of what else runs. Invariant: what passes can run to
 
 from __future__ import annotations
 
+import itertools
+
 from pagewire.core.cache_quota import MAX_TAG_BYTES
 from pagewire.core.errors import InvalidRequest
 from pagewire.core.sequence_spec import MAX_PRIORITY, SequenceSpec
@@ -45,7 +47,8 @@ def check(
         )
     if limits.spills:
         _check_spilling(spec, limits, num_blocks, num_slots)
-    if not 0 <= min(spec.tokens) <= max(spec.tokens) < limits.vocab_size:
+    known = (*spec.tokens, *spec.output, *itertools.chain.from_iterable(each.output for each in spec.branches))
+    if not 0 <= min(known) <= max(known) < limits.vocab_size:
         raise InvalidRequest(f"token ids must be between 0 and {limits.vocab_size - 1}", field="prompt")
     if not -MAX_PRIORITY <= spec.priority <= MAX_PRIORITY:
         raise InvalidRequest(

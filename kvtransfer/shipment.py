@@ -182,6 +182,8 @@ class IncomingShipment:
         limit = (self.manifest or self._room).end
         if num_blocks <= 0 or not self.first_block <= first_block <= self._announced.end or end > limit:
             return self._lose(ContractBroken(f"chunk of {num_blocks} blocks from {first_block} does not fit"), now_s)
+        if group is not None and group >= self.num_groups:
+            return self._lose(ContractBroken(f"group {group} of {self.num_groups}"), now_s)
         self._announced = Manifest(
             first_block=self.first_block, num_blocks=max(self._announced.end, end) - self.first_block
         )

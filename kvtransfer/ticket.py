@@ -4,8 +4,8 @@
 
 The claims themselves do not travel in it: the verifier takes them from the frame and the link, so a ticket fits one
 request, pair of pods and generation, or nothing. A MAC cannot hold a remaining time, so expiry is a wall-clock moment;
-both clocks are passed in and may differ by `skew_s`. Knows no clock and no link. Invariant: an empty secret signs and
-verifies nothing (refused at construction).
+both clocks are passed in and may differ by `skew_s`. Knows no clock and no link. Invariants: an empty secret signs and
+verifies nothing (refused at construction); what was verified can be forgotten after `LIFE_S` and twice the skew.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pagewire.core.errors import Unauthenticated
 
 VERSION = 1
 ALLOWED_SKEW_S = 30
+LIFE_S = 60  # as long as whoever mints one may have it be good
 _HEAD = struct.Struct("<BQ")
 _MAC_BYTES = 32
 TICKET_BYTES = _HEAD.size + _MAC_BYTES
@@ -66,6 +67,9 @@ class TicketKey:
             raise Unauthenticated(f"the ticket for {claims.request_id} from {claims.target} is not good here")
         if wall_now_s > expires_at_s + self._skew_s:
             raise Unauthenticated(f"the ticket for {claims.request_id} expired {wall_now_s - expires_at_s:.0f} s ago")
+        left_s = expires_at_s - wall_now_s
+        if left_s >= LIFE_S + self._skew_s + 1:  # it would have to be remembered for as long; one second is rounding
+            raise Unauthenticated(f"the ticket for {claims.request_id} is good for {left_s:.0f} s: {LIFE_S} are right")
         return float(expires_at_s + self._skew_s)
 
     def _mac(self, head: bytes, claims: TicketClaims) -> bytes:

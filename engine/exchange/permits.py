@@ -10,10 +10,8 @@ from collections.abc import Callable
 
 from pagewire.core.messages import Fetch, Run
 from pagewire.kvtransfer.shipment import IncomingShipment
-from pagewire.kvtransfer.ticket import TicketClaims, TicketKey
+from pagewire.kvtransfer.ticket import LIFE_S, TicketClaims, TicketKey
 from pagewire.kvtransfer.ticket_ledger import TicketLedger
-
-GRACE_S = 60.0
 
 
 class Permits:
@@ -35,7 +33,7 @@ class Permits:
             first_block=shipment.first_block,
             generation=shipment.generation,
         )
-        return self._key.mint(claims, self._wall() + GRACE_S)
+        return self._key.mint(claims, self._wall() + LIFE_S)
 
     def spend(self, asked: Run | Fetch, taker: str) -> None:
         """Use up the ticket that `taker` sent; raises Unauthenticated when it is not good for just this."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pods import BLOCK, Asked, Pods, going_slowly, pods, prompt, until
 from pagewire.core.messages import FirstToken, LinkMessage
 from pagewire.core.sampling import FinishReason
 from pagewire.core.sequence_spec import Branch
+from pagewire.core.token_record import TokenRecord
 from pagewire.kvtransfer.shipment import IncomingShipment
 from pagewire.serving.link import Link
 
@@ -174,12 +176,23 @@ async def test_a_prefill_pod_that_dies_costs_time_only(model: Path, num_steps: i
         assert (asked.cause, asked.streams) == ("", expected(model))
 
 
-async def test_first_tokens_that_do_not_fit_the_question_are_not_used(model: Path, monkeypatch: Any) -> None:
+def without_the_first(records: tuple[TokenRecord, ...]) -> tuple[TokenRecord, ...]:
+    return records[1:]
+
+
+def beyond_the_vocabulary(records: tuple[TokenRecord, ...]) -> tuple[TokenRecord, ...]:
+    return (*records[:-1], dataclasses.replace(records[-1], tokens=(4_000_000_000,)))
+
+
+@pytest.mark.parametrize("change", [without_the_first, beyond_the_vocabulary])
+async def test_first_tokens_that_do_not_fit_the_question_are_not_used(
+    model: Path, monkeypatch: Any, change: Callable[[tuple[TokenRecord, ...]], tuple[TokenRecord, ...]]
+) -> None:
     plain = Link.send
 
     def send(link: Link, message: LinkMessage) -> None:
         if isinstance(message, FirstToken):
-            message = dataclasses.replace(message, records=message.records[1:])
+            message = dataclasses.replace(message, records=change(message.records))
         plain(link, message)
 
     monkeypatch.setattr(Link, "send", send)

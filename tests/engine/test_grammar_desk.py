@@ -93,6 +93,18 @@ def test_an_abort_makes_the_call_and_nothing_makes_it_again() -> None:
     desk.close()
 
 
+def test_all_that_wait_are_withdrawn_together() -> None:
+    compiler, calls = Compiler(), [Call() for _ in range(COMPILERS + 1)]
+    desk = GrammarDesk(compiler)
+    for i, call in enumerate(calls):
+        desk.submit(str(i), grammar(f"x{i}"), call)
+    desk.withdraw_all()
+    assert all(isinstance(call.error(), Cancelled) for call in calls)
+    compiler.go.set()
+    desk.withdraw_all()
+    desk.close()
+
+
 def test_a_deadline_refuses_what_compiles_too_long_and_sends_away_what_had_no_turn() -> None:
     compiler = Compiler()
     calls = [Call() for _ in range(COMPILERS + 2)]

@@ -62,6 +62,13 @@ def begun(*lengths: int) -> tuple[Branch, ...]:
         ),
         pytest.param({"tokens": [0]}, {"tokens": [-1, 5]}, "prompt", id="no token below 0"),
         pytest.param({"tokens": [99]}, {"tokens": [5, 100]}, "prompt", id="no token beyond the vocabulary"),
+        pytest.param({"output": (99,)}, {"output": (5, 100)}, "prompt", id="none in the output so far"),
+        pytest.param(
+            {"branches": (Branch(index=1, output=(99,)),), "output": (1,)},
+            {"branches": (Branch(index=1, output=(100,)),), "output": (1,)},
+            "prompt",
+            id="nor in a branch's",
+        ),
         pytest.param({"priority": 100}, {"priority": 101}, "priority", id="priority"),
         pytest.param({"priority": -100}, {"priority": -101}, "priority", id="priority below 0"),
         pytest.param(

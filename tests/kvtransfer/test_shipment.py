@@ -541,6 +541,17 @@ def test_what_is_lost_between_two_groups_is_kept_in_whole_blocks() -> None:
     assert shipment.settle(5 * 3 + 1, False, 5.0) == (handover(Outcome.LOST, 1),)
 
 
+@pytest.mark.parametrize(("num_groups", "group"), [(3, 3), (3, 2**31), (1, 1)])
+def test_a_group_that_there_is_not_is_as_a_dead_peer(num_groups: int, group: int) -> None:
+    shipment = IncomingShipment(
+        request_id="r", generation=1, shipment_id=9, first_block=FIRST, max_blocks=ROOM, deadline_s=DEADLINE_S,
+        num_groups=num_groups,
+    )  # fmt: skip
+    assert shipment.chunk_ready(2, 2, 1.0, num_groups - 1) == (AskBind(num_blocks=4),)
+    assert shipment.chunk_ready(2, 2, 2.0, group) == FENCE
+    assert isinstance(shipment.error, ContractBroken)
+
+
 def test_a_part_is_asked_for_once_more_by_its_group() -> None:
     shipment = grouped()
     resend = (AskResend(first_block=4, num_blocks=1, group=1),)

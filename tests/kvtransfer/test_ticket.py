@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagewire.core.errors import Unauthenticated
-from pagewire.kvtransfer.ticket import TICKET_BYTES, TicketClaims, TicketKey
+from pagewire.kvtransfer.ticket import ALLOWED_SKEW_S, LIFE_S, TICKET_BYTES, TicketClaims, TicketKey
 from pagewire.kvtransfer.ticket_ledger import LEAST_SWEPT, TicketLedger
 
 KEY = TicketKey(b"cluster secret", skew_s=30)
@@ -32,7 +32,7 @@ OTHERS = [
 def test_a_ticket_is_good_until_it_expires_and_for_the_skew_after() -> None:
     ticket = KEY.mint(CLAIMS, 1000.4)
     assert len(ticket) == TICKET_BYTES
-    assert KEY.verify(ticket, CLAIMS, 900.0) == 1031.0
+    assert KEY.verify(ticket, CLAIMS, 950.0) == 1031.0
     assert KEY.verify(ticket, CLAIMS, 1031.0) == 1031.0
     with pytest.raises(Unauthenticated, match="expired"):
         KEY.verify(ticket, CLAIMS, 1031.5)
@@ -46,13 +46,13 @@ def test_a_ticket_is_the_bytes_that_its_definition_says() -> None:
     other = struct.pack("<BQ", 2, 1001)
     signed = signed.replace(head, other)
     with pytest.raises(Unauthenticated):
-        KEY.verify(other + hmac.new(b"cluster secret", signed, "sha256").digest(), CLAIMS, 900.0)
+        KEY.verify(other + hmac.new(b"cluster secret", signed, "sha256").digest(), CLAIMS, 950.0)
 
 
 @pytest.mark.parametrize("other", OTHERS)
 def test_a_ticket_for_something_else_is_refused(other: TicketClaims) -> None:
     with pytest.raises(Unauthenticated):
-        KEY.verify(KEY.mint(CLAIMS, 1000), other, 900.0)
+        KEY.verify(KEY.mint(CLAIMS, 1000), other, 950.0)
 
 
 @given(at=st.integers(0, TICKET_BYTES - 1), bit=st.integers(0, 7))
@@ -60,7 +60,7 @@ def test_every_bit_counts(at: int, bit: int) -> None:
     ticket = bytearray(KEY.mint(CLAIMS, 1000))
     ticket[at] ^= 1 << bit
     with pytest.raises(Unauthenticated):
-        KEY.verify(bytes(ticket), CLAIMS, 900.0)
+        KEY.verify(bytes(ticket), CLAIMS, 950.0)
 
 
 @given(ticket=st.binary(max_size=100))
@@ -69,9 +69,22 @@ def test_anything_else_is_refused(ticket: bytes) -> None:
         KEY.verify(ticket, CLAIMS, 0.0)
 
 
+@pytest.mark.parametrize(
+    ("left_s", "is_taken"), [(LIFE_S + ALLOWED_SKEW_S, True), (LIFE_S + ALLOWED_SKEW_S + 1, False)]
+)
+def test_one_that_is_good_for_longer_than_any_is_refused(left_s: int, is_taken: bool) -> None:
+    """Of a clock that is ahead, or a pod that was taken over: it would have to be remembered for as long."""
+    ticket = KEY.mint(CLAIMS, 900 + left_s)
+    if is_taken:
+        assert KEY.verify(ticket, CLAIMS, 900.0) == 900 + left_s + ALLOWED_SKEW_S
+    else:
+        with pytest.raises(Unauthenticated, match="is good for 91 s: 60 are right"):
+            KEY.verify(ticket, CLAIMS, 900.0)
+
+
 def test_another_clusters_ticket_is_refused() -> None:
     with pytest.raises(Unauthenticated):
-        KEY.verify(TicketKey(b"other").mint(CLAIMS, 1000), CLAIMS, 900.0)
+        KEY.verify(TicketKey(b"other").mint(CLAIMS, 1000), CLAIMS, 950.0)
 
 
 def test_an_empty_secret_is_refused() -> None:
@@ -101,10 +114,17 @@ def test_a_ticket_is_used_once_and_forgotten_when_it_could_not_be_verified() -> 
         ledger.spend(b"c", 20.0, 10.0)
     with pytest.raises(Unauthenticated, match="used before"):
         ledger.spend(b"a", 10.0, 10.0)
-    ledger.spend(b"c", 30.0, 10.5)
+    with pytest.raises(Unauthenticated, match="no more"):
+        ledger.spend(b"c", 30.0, 10.5)  # it was looked through half a second ago
+    ledger.spend(b"c", 30.0, 11.0)
     assert len(ledger) == 2
     with pytest.raises(Unauthenticated, match="used before"):
-        ledger.spend(b"b", 20.0, 10.5)
+        ledger.spend(b"b", 20.0, 11.0)
+    with pytest.raises(Unauthenticated, match="no more"):
+        ledger.spend(b"d", 30.0, 11.0)
+    ledger.spend(b"d", 30.0, 21.0)
+    with pytest.raises(Unauthenticated, match="no more"):
+        ledger.spend(b"e", 30.0, 9.0)  # the clock was set back, and it is looked through, in vain
 
 
 @pytest.mark.parametrize("lives_s", [0, 100, LEAST_SWEPT, 5000])

@@ -100,6 +100,9 @@ class _NoDesk:
     def withdraw(self, request_id: str) -> None:
         """Nobody waits."""
 
+    def withdraw_all(self) -> None:
+        """Nobody waits."""
+
     def close(self) -> None:
         """Nothing is open."""
 
