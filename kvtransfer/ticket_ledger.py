@@ -25,7 +25,7 @@ class TicketLedger:
         self._max_tickets = max_tickets
         self._used: dict[bytes, float] = {}
         self._sweep_at = min(LEAST_SWEPT, max_tickets)
-        self._swept_s = -math.inf
+        self._swept_s = math.inf
 
     def __len__(self) -> int:
         return len(self._used)
