@@ -157,6 +157,17 @@ async def test_an_answer_that_is_cut_off_is_incomplete(valkey: ValkeyServer, tmp
         assert [part["text"] for part in nothing["output"][0]["content"]] == [""]
 
 
+async def test_a_history_that_outgrew_the_context_is_cut_so_that_the_answer_has_room(
+    valkey: ValkeyServer, tmp_path: Path
+) -> None:
+    pod = FakePod("c0")
+    async with served(valkey, tmp_path, pod, open_answer_tokens=100) as router:
+        for fields, room in (({}, 100), ({"max_output_tokens": 7}, 7)):
+            told = await respond(router, ANSWER * 60, truncation="auto", **fields)
+            assert len(pod.submits[-1].spec.tokens) == 512 - room
+            assert told["usage"]["input_tokens"] == 512 - room
+
+
 async def test_what_does_not_fit_is_told_by_its_own_name(valkey: ValkeyServer, tmp_path: Path) -> None:
     async with served(valkey, tmp_path) as router:
         for fields, field, said in (
