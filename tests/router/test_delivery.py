@@ -39,7 +39,6 @@ def chunks(sizes: list[int], index: int, num_opening: int, num_reasoning: int) -
                 text=text,
                 token_ids=tokens,
                 index=index,
-                offset=count,
                 calls=parts,
                 ending=ending,
                 reasoning="".join(f" {token}" for token in known),
