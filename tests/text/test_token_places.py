@@ -82,6 +82,10 @@ def test_a_run_that_is_no_text_takes_no_place_beyond_it(ids: list[int], cut: int
             assert found[place] == len(text)
 
 
+def test_what_a_run_left_open_is_no_part_of_the_next_one() -> None:
+    assert of_runs().of([0xC3, 259, 0xE6, 0x9D, 0xB1, 259]) == [0, 0, 2, 2, 2, 3]
+
+
 def test_a_token_that_is_no_text_begins_where_the_next_one_does() -> None:
     assert byte_level().of([0x41, SPECIAL, 0xC3, SPECIAL, 0xA9, SPECIAL]) == [0, 1, 1, 1, 1, 2]
     assert of_runs().of([SPECIAL, 0xC3, SPECIAL, 0xA9, 259, SPECIAL]) == [0, 0, 0, 0, 1, 2]
