@@ -23,7 +23,7 @@ from pagewire.core.errors import InvalidRequest, PagewireError
 from pagewire.engine.in_place import Completion, InPlaceEngine, Job, Output
 from pagewire.engine.interrupts import uninterrupted
 from pagewire.router.answers import Answer
-from pagewire.router.events import Chunk, Ending, Finished, Usage
+from pagewire.router.events import Chunk, Ending, Finished, ScoredToken, Usage
 from pagewire.router.intake import Intake
 from pagewire.router.openai import Call
 from pagewire.router.request import Request
@@ -157,8 +157,6 @@ class Batch:
     def _of_prompt(
         self, call: Call, request: Request, done: Completion, first_index: int
     ) -> tuple[list[Chunk], Finished]:
-        token_bytes = self._engine.tokenizer.token_bytes
-        is_scored = request.sampling.prompt_logprobs is not None
         finished = Finished(
             endings=tuple(_ending(output) for output in done.outputs),
             usage=Usage(
@@ -173,13 +171,13 @@ class Batch:
             report=None,
             first_index=first_index,
             echo=request.echo,
-            prompt_logprobs=scored_prompt(request.prompt, done.prompt_logprobs, token_bytes) if is_scored else (),
+            prompt_logprobs=self._scored_prompt(request, done),
         )
         chunks = [
             Chunk(
                 text=output.text,
                 token_ids=output.token_ids,
-                logprobs=scored(output.logprobs, token_bytes),
+                logprobs=self._scored(request, output),
                 index=first_index + index,
                 ending=ending,
             )
@@ -189,6 +187,20 @@ class Batch:
             chunks = [finder.chunk(chunk) for chunk in chunks]
             finished = finder.finished(finished)
         return chunks, finished
+
+    def _scored_prompt(self, request: Request, done: Completion) -> tuple[ScoredToken, ...]:
+        if request.sampling.prompt_logprobs is None:
+            return ()
+        tokenizer = self._engine.tokenizer
+        offsets = tokenizer.places_within(request.echo, request.prompt) if request.echo is not None else ()
+        return scored_prompt(request.prompt, done.prompt_logprobs, tokenizer.token_bytes, offsets)
+
+    def _scored(self, request: Request, output: Output) -> tuple[ScoredToken, ...]:
+        if request.sampling.logprobs is None:
+            return ()
+        tokenizer = self._engine.tokenizer
+        offsets = tokenizer.places(request.text_rules, len(request.echo or "")).of(output.token_ids)
+        return scored(output.logprobs, tokenizer.token_bytes, offsets)
 
     def _write(self, line: dict[str, Any], done: Sequence[Completion] = ()) -> None:
         with uninterrupted():  # no half lines, and no line that is not counted

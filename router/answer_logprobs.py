@@ -26,17 +26,13 @@ def chat(tokens: Sequence[ScoredToken], name: Name) -> Json:
     }
 
 
-def completion(tokens: Sequence[ScoredToken], offset: int, name: Name) -> Json:
-    """Return `logprobs` of a completion's choice; `offset` counts the characters before the first token."""
-    offsets = []
-    for token in tokens:
-        offsets.append(offset)
-        offset += len(token.text)
+def completion(tokens: Sequence[ScoredToken], name: Name) -> Json:
+    """Return `logprobs` of a completion's choice; `name` says what a token is called."""
     return {
         "tokens": [name(token) for token in tokens],
         "token_logprobs": [_finite(token.logprob) for token in tokens],
         "top_logprobs": [_alternatives(token, name) for token in tokens],
-        "text_offset": offsets,
+        "text_offset": [token.offset for token in tokens],
     }
 
 

@@ -6,7 +6,6 @@ then its chunks, then its end; usage, where every part has it, counts what was s
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from pagewire.core.errors import EngineFailed, PagewireError
@@ -30,7 +29,6 @@ class AnswerStream:
         self._finished: list[Finished] = []
         self._num_prompt = 0
         self._num_output = 0
-        self._echoed: dict[int, int] = {}  # by prompt, characters of its tokens that stand before the answer's
 
     def take(self, event: Event) -> bytes:
         """Return what goes out now that this event came; raises EngineFailed where a request ends without an answer."""
@@ -50,8 +48,6 @@ class AnswerStream:
 
     def _begin(self, begun: Begun) -> None:
         self._num_prompt += len(begun.prompt)
-        if begun.echo is not None:
-            self._echoed[self._answer.prompt_of(begun)] = sum(len(token.text) for token in begun.prompt_logprobs)
         self._opening += sse.events(self._answer.opening(begun, self._usage()))
 
     def _chunk(self, chunk: Chunk) -> bytes:
@@ -62,8 +58,6 @@ class AnswerStream:
         self._num_output += len(chunk.token_ids)
         if chunk.ending is not None:
             self._held[prompt] = chunk
-        if shift := self._echoed.get(prompt):
-            chunk = replace(chunk, offset=chunk.offset + shift)
         return before + self._written.chunk(chunk, self._usage())
 
     def _end(self, finished: Finished) -> bytes:

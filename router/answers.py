@@ -279,7 +279,7 @@ class Answer:
         tokens = [*prompt, *(token for chunk in chunks for token in chunk.logprobs)]
         if self.call.is_chat:
             return answer_logprobs.chat(tokens, self._name)
-        return answer_logprobs.completion(tokens, chunks[0].offset if chunks else 0, self._name)
+        return answer_logprobs.completion(tokens, self._name)
 
     def _name(self, token: ScoredToken) -> str:
         return f"token_id:{token.token_id}" if self.call.shows_ids else token.text

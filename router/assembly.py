@@ -237,6 +237,7 @@ class Router:
                 tokenizer,
                 lambda: pool.fingerprint,
                 max_timeout_s=config.request_timeout_s,
+                open_answer_tokens=config.open_answer_tokens,
                 tool_format=config.tool_format,
                 reasoning_format=config.reasoning_format,
                 defaults=sampling_defaults(source.folder) if config.generation_config == "auto" else {},

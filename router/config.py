@@ -13,6 +13,7 @@ from typing import Literal
 from pagewire.core.config import Bounds, check_bounds, setting
 from pagewire.core.units import parse_bytes
 from pagewire.router.rebalance import Rules
+from pagewire.router.validation import OPEN_ANSWER_TOKENS
 from pagewire.serving.tls import Tls, Wire, check_redis
 
 
@@ -162,7 +163,9 @@ class RouterConfig:
         True, help="place a request only where its KV fits to its completion; off: pods alone decide"
     )
     open_answer_tokens: int = setting(
-        512, help="answer of a request that names no max_tokens, as its KV is counted", unit="tokens"
+        OPEN_ANSWER_TOKENS,
+        help="answer of a request that names no max_tokens, as its KV is counted and a prompt cut by -1 leaves room",
+        unit="tokens",
     )
     slo_gate: SloGateMode = setting(
         SloGateMode.AUTO, help="auto: refuse what should miss an objective, while such predictions prove right"

@@ -56,6 +56,8 @@ class Delivery:
 
 def joined(first: Chunk, second: Chunk) -> Chunk:
     """Return two chunks of one answer as one."""
+    # Reasoning comes first: where it goes on, all before it is of it too, also what nobody knew for its mark yet.
+    num_reasoning = len(first.token_ids) + second.num_reasoning if second.num_reasoning else first.num_reasoning
     return replace(
         first,
         text=first.text + second.text,
@@ -64,5 +66,5 @@ def joined(first: Chunk, second: Chunk) -> Chunk:
         ending=second.ending,
         calls=joined_calls(first.calls, second.calls, len(first.text)),
         reasoning=first.reasoning + second.reasoning,
-        num_reasoning=first.num_reasoning + second.num_reasoning,
+        num_reasoning=num_reasoning,
     )

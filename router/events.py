@@ -35,13 +35,15 @@ class Usage:
 class ScoredToken:
     """A token, its bytes, and how likely the model held it; `top` are the likeliest ones, which have none of their own.
 
-    The first token of a prompt has no log probability: None.
+    The first token of a prompt has no log probability: None. It begins `offset` characters behind the beginning of its
+    answer's text, an echo being part of that; of a prompt that is not repeated nobody says where.
     """
 
     token_id: int
     data: bytes
     logprob: float | None
     rank: int = 0
+    offset: int = 0
     top: tuple[ScoredToken, ...] = ()
 
     @property
@@ -68,16 +70,14 @@ class Begun:
 class Chunk:
     """New output of the sequence `index`. The text of a token may come later than its id, since it may still change.
 
-    `logprobs` has an entry for each token where they were asked for. `offset` counts the characters of the tokens
-    before, each read by itself. The last chunk of a sequence has its `ending`. Where tools may be called, `calls`
-    are the pieces of calls in it. `reasoning` is what was told apart as such, with its marks the first `num_reasoning`
-    tokens. `text` is the rest.
+    `logprobs` has an entry for each token where they were asked for. The last chunk of a sequence has its `ending`.
+    Where tools may be called, `calls` are the pieces of calls in it. `reasoning` is what was told apart as such, with
+    its marks the first `num_reasoning` tokens. `text` is the rest.
     """
 
     text: str
     token_ids: tuple[int, ...]
     logprobs: tuple[ScoredToken, ...] = ()
-    offset: int = 0
     index: int = 0
     ending: Ending | None = None
     calls: tuple[CallPart, ...] = ()

@@ -19,7 +19,16 @@ from pagewire.router.reasoning_desk import ReasoningDesk
 from pagewire.router.request import Request
 from pagewire.router.tenants import ANONYMOUS, Tenant
 from pagewire.router.tool_desk import AUTO, ToolDesk
-from pagewire.router.validation import Limits, callers_words, check, finish, prompt_field, too_long, truncated
+from pagewire.router.validation import (
+    OPEN_ANSWER_TOKENS,
+    Limits,
+    callers_words,
+    check,
+    finish,
+    prompt_field,
+    too_long,
+    truncated,
+)
 from pagewire.text.tokenizer import INLINE_CHARS, Tokenizer, word_texts
 
 SEED_BITS = 63
@@ -43,6 +52,7 @@ class Intake:
         fingerprint: Callable[[], Fingerprint | None],
         *,
         max_timeout_s: float,
+        open_answer_tokens: int = OPEN_ANSWER_TOKENS,
         tool_format: str = AUTO,
         reasoning_format: str = AUTO,
         defaults: Mapping[str, Any] = NONE,
@@ -52,6 +62,7 @@ class Intake:
         self._tokenizer = tokenizer
         self._fingerprint = fingerprint
         self._max_timeout_s = max_timeout_s
+        self._open_answer_tokens = open_answer_tokens
         self._defaults = defaults
         self._counting = asyncio.Lock()
         self._counting_for: list[str] = []  # tenants, one for each long prompt that is counted or waits
@@ -66,6 +77,7 @@ class Intake:
             max_model_len=fingerprint.max_model_len,
             vocab_size=self._tokenizer.vocab_size,
             max_timeout_s=self._max_timeout_s,
+            open_answer_tokens=self._open_answer_tokens,
             adapters=fingerprint.adapter_names,
         )
 

@@ -258,7 +258,9 @@ class Life:
     def _scored_prompt(self) -> tuple[ScoredToken, ...]:
         if self.request.sampling.prompt_logprobs is None:
             return ()
-        return scored_prompt(self.request.prompt, self.prompt_logprobs, self.model.tokenizer.token_bytes)
+        prompt, tokenizer = self.request.prompt, self.model.tokenizer
+        offsets = tokenizer.places_within(self.request.echo, prompt) if self.request.echo is not None else ()
+        return scored_prompt(prompt, self.prompt_logprobs, tokenizer.token_bytes, offsets)
 
     def begun(self) -> Begun:
         """Return the first event, once the first chunk has come: the prompt's scores come no later."""
@@ -305,6 +307,9 @@ def sequences_of(model: ServedModel, request: Request) -> tuple[Sequence, ...]:
             sampling=sampling,
             text=model.tokenizer.text_stream(sampling.stop, sampling.min_tokens, request.text_rules),
             token_bytes=model.tokenizer.token_bytes,
+            places=model.tokenizer.places(request.text_rules, len(request.echo or ""))
+            if sampling.logprobs is not None
+            else None,
         )
         for index in range(sampling.n)
     )

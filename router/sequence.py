@@ -13,19 +13,20 @@ from pagewire.router.events import Chunk, Ending, ScoredToken
 from pagewire.router.inbox import News
 from pagewire.router.scoring import TokenBytes, scored
 from pagewire.text.text_stream import TextStream
+from pagewire.text.token_places import TokenPlaces
 
 
 @dataclass(slots=True, kw_only=True)
 class Sequence:
-    """The answer `index`; `text` is its own text stream."""
+    """The answer `index`; `text` is its own text stream, `places` tell where tokens begin in it, if anybody asks."""
 
     index: int
     sampling: SamplingParams
     text: TextStream
     token_bytes: TokenBytes
+    places: TokenPlaces | None = None
     output: list[int] = field(default_factory=list)
     ending: Ending | None = None
-    offset: int = 0  # of the next token, in the text of those that were reported
 
     def digest(self, news: News) -> Chunk | None:
         """Turn news into the next chunk, and note the ending where it has come; None for what nobody waits for."""
@@ -44,16 +45,14 @@ class Sequence:
                 cumulative_logprob=news.cumulative_logprob,
                 score=news.score,
             )
-        offset = self.offset
         tokens: tuple[ScoredToken, ...] = ()
         if news.logprobs:
-            tokens = scored(news.logprobs[: len(piece.tokens)], self.token_bytes)
-            self.offset += sum(len(token.text) for token in tokens)
+            offsets = self.places.of(piece.tokens) if self.places is not None else ()
+            tokens = scored(news.logprobs[: len(piece.tokens)], self.token_bytes, offsets)
         return Chunk(
             text=piece.text,
             token_ids=piece.tokens,
             logprobs=tokens,
-            offset=offset,
             index=self.index,
             ending=self.ending,
         )

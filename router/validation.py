@@ -22,6 +22,7 @@ from pagewire.router.request import Request
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 DEFAULT_MAX_TOKENS = 16  # OpenAI's default for completions
+OPEN_ANSWER_TOKENS = 512  # what a chat's answer is taken for that has no bound of its own
 MAX_SALT_CHARS = 1024
 MAX_REQUEST_ID_CHARS = 128
 MAX_STREAM_INTERVAL = 1024
@@ -38,12 +39,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the cluster serves now; `adapters` may be named as the model too."""
+    """What the cluster serves now; `adapters` may be named as the model too. A chat's answer that has no bound of its
+    own is taken for one of `open_answer_tokens`.
+    """
 
     model: str
     max_model_len: int
     vocab_size: int
     max_timeout_s: float
+    open_answer_tokens: int = OPEN_ANSWER_TOKENS
     adapters: tuple[str, ...] = ()
 
 
@@ -244,8 +248,18 @@ def truncated(ask: Ask, tokens: tuple[int, ...], limits: Limits) -> tuple[int, .
     if most is None:
         return tokens
     if most == -1:
-        most = limits.max_model_len - (ask.max_tokens or 1)  # not positive: such an answer is refused behind this
+        most = limits.max_model_len - _reserved(ask, limits)  # not positive: such an answer is refused behind this
     return tokens[-most:] if ask.truncation_side == "left" else tokens[:most]
+
+
+def _reserved(ask: Ask, limits: Limits) -> int:
+    """Return how many tokens of the context are kept for the answer: as many as were asked for, else as many as one
+    usually has, for which a small context gives a quarter.
+    """
+    if ask.max_tokens is not None:
+        return ask.max_tokens
+    usual = DEFAULT_MAX_TOKENS if ask.messages is None else limits.open_answer_tokens
+    return max(1, min(usual, limits.max_model_len // 4))
 
 
 def prompt_field(ask: Ask) -> str:

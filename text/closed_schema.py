@@ -3,7 +3,8 @@
 To JSON Schema an object that names `properties` may have any others beside them. Who asks a model for one does not mean
 that: a small model that may go on with another member does, until its tokens are used up. To JSON Schema a
 `format` is a remark, which libraries make of many types (`password`, `path`, `base64`), and one that is not known says
-nothing; llguidance refuses it. Pure; knows JSON values. Invariant: what fits a closed schema fits the one that it was
+nothing; llguidance refuses it. It refuses all `propertyNames` too, and zod writes such of every record, which say that
+names are texts. Pure; knows JSON values. Invariant: what fits a closed schema fits the one that it was
 made of.
 """
 
@@ -20,6 +21,7 @@ _INSIDE = (
     "items", "prefixItems", "additionalItems", "unevaluatedItems", "contains", "additionalProperties", "propertyNames",
     "unevaluatedProperties", "allOf", "anyOf", "oneOf", "not", "if", "then", "else",
 )  # fmt: skip
+_ANY_NAMES: tuple[Node, ...] = ({}, {"type": "string"})
 _OF_MEMBERS = frozenset(
     ("properties", "patternProperties", "additionalProperties", "propertyNames", "required", "dependentRequired",
      "minProperties", "maxProperties")
@@ -36,16 +38,15 @@ def closed(text: str) -> str:
     """Return a schema, as JSON, in which objects that name members have no others, where nothing is said of those.
 
     `additionalProperties` says it. One that puts an object together of several schemas comes back as it is, for each of
-    these names some of the members; so does what is no JSON. Formats that are not known are left out of either.
+    these names some of the members; so does what is no JSON. What says nothing is left out of either: formats that are
+    not known, and `propertyNames` that every name fits.
     """
     try:
         schema = json.loads(text)
         nodes = [*_nodes(schema)]
-        remarked = [node for node in nodes if isinstance(node.get("format"), str) and node["format"] not in _FORMATS]
-        for node in remarked:
-            del node["format"]
+        idle = [_without_idle(node) for node in reversed(nodes)]  # those within others first: they may say nothing then
         if any(_puts_together(node) for node in nodes):
-            return _written(schema) if remarked else text
+            return _written(schema) if any(idle) else text
         for node in filter(_names_all, nodes):
             node["additionalProperties"] = False
         return _written(schema)
@@ -68,6 +69,18 @@ def _nodes(schema: object) -> Iterator[Node]:
             yield node
             ahead += [node[key] for key in _INSIDE if key in node]
             ahead += [each for key in _BY_NAME if isinstance(node.get(key), dict) for each in node[key].values()]
+
+
+def _without_idle(node: Node) -> bool:
+    """Leave out of a schema what says nothing, and return whether there was any of it."""
+    names, kind = node.get("propertyNames"), node.get("format")
+    has_names = names is True or names in _ANY_NAMES
+    has_kind = isinstance(kind, str) and kind not in _FORMATS
+    if has_names:
+        del node["propertyNames"]
+    if has_kind:
+        del node["format"]
+    return has_names or has_kind
 
 
 def _puts_together(node: Node) -> bool:

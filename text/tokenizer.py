@@ -25,6 +25,7 @@ from pagewire.core.fingerprint import tokenizer_digest
 from pagewire.text.chat_template import ChatTemplate
 from pagewire.text.detokenizer import Detokenizer
 from pagewire.text.text_stream import PLAIN, TextRules, TextStream
+from pagewire.text.token_places import TokenPlaces, places_within
 
 INLINE_CHARS = 2048  # encoding this much takes well under a millisecond: a thread would cost more
 ENCODE_THREADS = 2
@@ -176,9 +177,20 @@ class Tokenizer:
         """Return the text stream of one sequence."""
         return TextStream(self.detokenizer(rules), stops, min_tokens, with_stop=rules.with_stop)
 
+    def places(self, rules: TextRules = PLAIN, start: int = 0) -> TokenPlaces:
+        """Return what tells where the tokens of one sequence begin in its text, behind `start` characters."""
+        return TokenPlaces(self.detokenizer(rules), self._fallback, start)
+
+    def places_within(self, text: str, ids: Sequence[int]) -> list[int]:
+        """Return where the tokens of a prompt begin in its text, special ones being part of that."""
+        return places_within(text, ids, self.places(TextRules(with_special=True)))
+
     def close(self) -> None:
         """Stop the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _fallback(self, token_id: int) -> bytes:
+        return self.token_bytes(token_id) if token_id in self._byte_ids else b""
 
     def _add_missing(self, named: Mapping[str, str], config: Mapping[str, Any]) -> None:
         extra = config.get("additional_special_tokens") or config.get("extra_special_tokens") or []

@@ -144,7 +144,7 @@ def _tool(where: str, tool: Any) -> Json:
     kind = tool.get("type") if isinstance(tool, dict) else None
     if kind != "function":
         raise UnsupportedField(f"{where}: tools of type {str(kind)[:50]!r} are not supported", field="tools")
-    if "name" not in tool and "function" in tool:
+    if tool.get("name") is None and tool.get("function") is not None:
         raise InvalidRequest(f"{where} has its name and parameters beside its type, not in a function", field="tools")
     return {"type": "function", "function": {name: each for name, each in tool.items() if name != "type"}}
 

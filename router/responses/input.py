@@ -49,9 +49,9 @@ class _Turns:
 
     def take(self, where: str, item: Mapping[str, Any]) -> None:
         """Add an item."""
-        kind = item.get("type", "message")
+        kind = item.get("type")
         match kind:
-            case "message":
+            case "message" | None:
                 self._say(where, item)
             case "reasoning":
                 thought = _text(f"{where}.content", item.get("content") or item.get("summary") or "")

@@ -314,6 +314,8 @@ def test_scores_and_guided_answers_come_as_from_a_server(model: Path, tmp_path: 
     (choice,) = found["scored"]["choices"]
     assert choice["text"].startswith("ab")
     assert (choice["logprobs"]["tokens"][:2], len(choice["logprobs"]["tokens"])) == (["a", "b"], 5)
+    assert choice["logprobs"]["text_offset"][:3] == [0, 1, 2]
+    assert all(offset <= len(choice["text"]) for offset in choice["logprobs"]["text_offset"])
     assert [each is None for each in choice["logprobs"]["token_logprobs"]] == [True, False, False, False, False]
     assert Completion.model_validate(found["guided"]).choices[0].text in ("yes", "no")
     assert found["bad"]["error"]["param"] == "guided_regex"

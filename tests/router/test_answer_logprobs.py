@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 from pagewire.router import answer_logprobs
 from pagewire.router.events import ScoredToken
 
 
-def token(token_id: int, data: bytes, logprob: float | None, *top: ScoredToken, rank: int = 1) -> ScoredToken:
-    return ScoredToken(token_id=token_id, data=data, logprob=logprob, rank=rank, top=top)
+def token(
+    token_id: int, data: bytes, logprob: float | None, *top: ScoredToken, rank: int = 1, offset: int = 0
+) -> ScoredToken:
+    return ScoredToken(token_id=token_id, data=data, logprob=logprob, rank=rank, top=top, offset=offset)
 
 
 HALF = token(7, b"\xc3", -math.inf, rank=9)
@@ -43,17 +46,18 @@ def test_a_chat_has_an_entry_for_each_token_with_its_bytes() -> None:
 
 def test_a_completion_has_lists_and_the_token_itself_is_among_its_alternatives() -> None:
     first = token(1, b"one", None)
-    assert answer_logprobs.completion([first, *TOKENS], 10, name) == {
+    placed = [replace(each, offset=offset) for each, offset in zip([first, *TOKENS], (0, 3, 5, 5), strict=True)]
+    assert answer_logprobs.completion(placed, name) == {
         "tokens": ["<one>", "<ab>", "<\ufffd>", "<é>"],
         "token_logprobs": [None, -1.5, -9999.0, -0.25],
         "top_logprobs": [None, {"<a>": -0.5, "<b>": -2.0, "<ab>": -1.5}, {"<\ufffd>": -9999.0}, {"<é>": -0.25}],
-        "text_offset": [10, 13, 15, 16],
+        "text_offset": [0, 3, 5, 5],
     }
 
 
 def test_of_alternatives_that_read_alike_the_likelier_stands() -> None:
     other = token(8, b"\xc4", -0.125)
-    (found,) = answer_logprobs.completion([token(7, b"\xc3", -3.0, other)], 0, name)["top_logprobs"]
+    (found,) = answer_logprobs.completion([token(7, b"\xc3", -3.0, other)], name)["top_logprobs"]
     assert found == {"<\ufffd>": -0.125}
 
 

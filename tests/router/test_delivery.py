@@ -15,8 +15,11 @@ from pagewire.text.tools.reader import CallPart
 END = Ending(finish_reason=FinishReason.STOP)
 
 
-def chunks(sizes: list[int], index: int) -> list[Chunk]:
-    """Return the chunks of one answer, as many tokens in each; every third token goes on with a call or begins one."""
+def chunks(sizes: list[int], index: int, num_opening: int, num_reasoning: int) -> list[Chunk]:
+    """Return the chunks of one answer, as many tokens in each; every third token goes on with a call or begins one.
+
+    The first tokens are reasoning, and the first of these its opening mark, which is known once it is whole.
+    """
     told, count = [], 0
     for place, size in enumerate(sizes):
         tokens = tuple(range(count, count + size))
@@ -30,20 +33,34 @@ def chunks(sizes: list[int], index: int) -> list[Chunk]:
         )
         text = "".join(f" {token}" for token in tokens if token % 3 != 2)
         ending = END if place == len(sizes) - 1 else None
-        told.append(Chunk(text=text, token_ids=tokens, index=index, offset=count, calls=parts, ending=ending))
+        known = tuple(token for token in tokens if token < num_reasoning) if tokens[-1] + 1 >= num_opening else ()
+        told.append(
+            Chunk(
+                text=text,
+                token_ids=tokens,
+                index=index,
+                calls=parts,
+                ending=ending,
+                reasoning="".join(f" {token}" for token in known),
+                num_reasoning=len(known),
+            )
+        )
         count += size
     return told
 
 
 SIZES = st.lists(st.integers(1, 5), min_size=1, max_size=20)
+MARKS = st.integers(0, 9).flatmap(lambda opening: st.tuples(st.just(opening), st.integers(opening, 20)))
 
 
-@given(first=SIZES, second=SIZES, interval=st.integers(1, 12), data=st.data())
+@given(first=SIZES, second=SIZES, marks=MARKS, interval=st.integers(1, 12), data=st.data())
 def test_what_is_handed_out_is_what_came_in_in_pieces_that_are_due(
-    first: list[int], second: list[int], interval: int, data: st.DataObject
+    first: list[int], second: list[int], marks: tuple[int, int], interval: int, data: st.DataObject
 ) -> None:
-    waiting = [chunks(first, 0), chunks(second, 1)]
+    waiting = [chunks(first, 0, 0, 0), chunks(second, 1, *marks)]
     whole = [functools.reduce(joined, each) for each in waiting]
+    is_known = sum(second) >= marks[0]
+    assert [each.num_reasoning for each in whole] == [0, min(marks[1], sum(second)) if is_known else 0]
     came: list[list[Chunk]] = [[], []]
     delivery, told = Delivery((), interval), list[Chunk]()
     while any(waiting):

@@ -44,7 +44,7 @@ def test_a_token_reads_as_it_does_by_itself() -> None:
 def test_unless_it_is_said_an_event_is_of_a_requests_first_answer_and_from_its_beginning() -> None:
     assert Begun(prompt=(1,)).first_index == 0
     chunk = Chunk(text="a", token_ids=(1,))
-    assert (chunk.index, chunk.offset) == (0, 0)
+    assert chunk.index == 0
     finished = Finished(
         endings=(), usage=Usage(prompt_tokens=1, completion_tokens=0, cached_tokens=0), prompt=(1,), attempts=1,
         predicted_cached_tokens=0, timelines=(), report=None,

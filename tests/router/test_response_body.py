@@ -42,6 +42,7 @@ AS_CALLED = {"id": "c1", "type": "function", "function": {"name": "now", "argume
             [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [AS_CALLED]}],
         ),
         ([{"role": "user", "content": TEXTS}], [{"role": "user", "content": "a\nb"}]),
+        ([{"type": None, "role": "user", "content": "a"}], [{"role": "user", "content": "a"}]),
         (
             [{"type": "message", "role": "developer", "content": "be brief"}, {"role": "user", "content": "a"}],
             [{"role": "developer", "content": "be brief"}, {"role": "user", "content": "a"}],
@@ -189,6 +190,8 @@ def test_a_format_of_text_is_a_grammar() -> None:
         ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, InvalidRequest, "input"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, UnsupportedField, "input"),
         ({"input": [{"type": "item_reference", "id": "a"}]}, UnsupportedField, "input"),
+        ({"input": [{"type": "", "role": "user", "content": "a"}]}, UnsupportedField, "input"),
+        ({"input": [{"type": False, "role": "user", "content": "a"}]}, UnsupportedField, "input"),
         ({"input": [{**CALLED, "arguments": {}}]}, InvalidRequest, "input"),
         ({"input": [{"type": "function_call_output", "output": "a"}]}, InvalidRequest, "input"),
         ({"previous_response_id": "resp_1"}, UnsupportedField, "previous_response_id"),
@@ -260,6 +263,12 @@ def test_a_response_repeats_what_was_asked_for() -> None:
             {"tools": [{"type": "function", "function": {"name": "f"}}]},
             "tools.0 has its name and parameters beside",
         ),
+        (
+            "a",
+            {"tools": [{"type": "function", "name": None, "function": {"name": "f"}}]},
+            "tools.0 has its name and parameters beside",
+        ),
+        ("a", {"tools": [{"type": "function", "function": None}]}, "tools.0.function has a name"),
         ("a", {"tool_choice": {"type": "allowed_tools", "tools": []}}, "tool_choice.mode is auto or required"),
         ("a", {"tool_choice": {"type": "allowed_tools", "mode": "auto"}}, "tool_choice.tools is a list"),
         (

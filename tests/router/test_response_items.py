@@ -32,7 +32,12 @@ def chunk(text: str = "", reasoning: str = "", calls: tuple[CallPart, ...] = (),
     scored = tuple(ScoredToken(token_id=each, data=b"t", logprob=-1.0) for each in range(tokens))
     num_reasoning = tokens if reasoning and not text else 0
     return Chunk(
-        text=text, token_ids=(), reasoning=reasoning, calls=calls, logprobs=scored, num_reasoning=num_reasoning
+        text=text,
+        token_ids=tuple(range(tokens)),
+        reasoning=reasoning,
+        calls=calls,
+        logprobs=scored,
+        num_reasoning=num_reasoning,
     )
 
 
@@ -120,8 +125,11 @@ def test_tokens_of_reasoning_and_of_calls_are_not_told_with_words() -> None:
 
 @st.composite
 def answers(draw: st.DrawFn) -> list[Chunk]:
-    """Return an answer piece by piece: first reasoning, then words and calls in any order."""
-    chunks = [chunk(reasoning=text, tokens=1) for text in draw(st.lists(st.sampled_from(["x", "y z"]), max_size=2))]
+    """Return an answer piece by piece: first reasoning, maybe behind tokens of a mark that was not known for one, then
+    words and calls in any order.
+    """
+    chunks = [chunk(tokens=2)] if draw(st.booleans()) else []
+    chunks += [chunk(reasoning=text, tokens=1) for text in draw(st.lists(st.sampled_from(["x", "y z"]), max_size=2))]
     num_calls = 0
     for kind in draw(st.lists(st.sampled_from(["words", "call", "more", "nothing"]), max_size=8)):
         if kind == "words":
@@ -147,6 +155,8 @@ def test_a_client_makes_the_same_of_events_however_the_answer_is_cut(data: st.Da
     cut = output()
     again = [event for each in groups for event in cut.take(functools.reduce(joined, each))] + cut.finish("completed")
     assert rebuilt(again) == cut.items
+    if chunks and chunks[-1].text and not any(each.calls for each in chunks):
+        assert cut.items == items.items  # which tokens belong to a call, or to no text, a longer chunk does not say
     assert without_logprobs(cut.items) == without_logprobs(items.items)
     texts = {"message": "", "reasoning": ""}
     for item in items.items:
@@ -166,7 +176,7 @@ def test_a_client_makes_the_same_of_events_however_the_answer_is_cut(data: st.Da
 
 
 def without_logprobs(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return items without what is told of tokens: which of them belong to a call, a longer chunk does not say."""
+    """Return items without what is told of tokens."""
     found = copy.deepcopy(items)
     for part_ in (each for item in found for each in item.get("content", ())):
         part_.pop("logprobs", None)

@@ -145,6 +145,18 @@ async def test_the_size_of_chunks_changes_no_item(valkey: ValkeyServer, tmp_path
                 assert same((await streamed(router, given, **fields))[-1]["response"], wanted)
 
 
+async def test_the_size_of_chunks_gives_no_text_tokens_of_reasoning(valkey: ValkeyServer, tmp_path: Path) -> None:
+    async with served(valkey, tmp_path) as router:
+        for interval in (1, 2, 4, 7, 1000):
+            response = await respond(router, "<think>a</think>Hello", top_logprobs=0, stream_interval=interval)
+            assert kinds(response) == ["reasoning", "message"]
+            (part,) = response["output"][1]["content"]
+            tokens = [each["token"] for each in part["logprobs"]]
+            assert part["text"] == "Hello"
+            assert "Hello".endswith("".join(tokens).removesuffix("<|im_end|>")), interval
+            assert tokens, interval
+
+
 async def test_an_answer_that_is_cut_off_is_incomplete(valkey: ValkeyServer, tmp_path: Path) -> None:
     async with served(valkey, tmp_path) as router:
         response = await respond(router, "a b c d e f", max_output_tokens=3)
@@ -155,6 +167,17 @@ async def test_an_answer_that_is_cut_off_is_incomplete(valkey: ValkeyServer, tmp
         assert (kinds(within), within["status"]) == (["reasoning"], "incomplete")
         nothing = await respond(router, [{"role": "user", "content": ""}])
         assert [part["text"] for part in nothing["output"][0]["content"]] == [""]
+
+
+async def test_a_history_that_outgrew_the_context_is_cut_so_that_the_answer_has_room(
+    valkey: ValkeyServer, tmp_path: Path
+) -> None:
+    pod = FakePod("c0")
+    async with served(valkey, tmp_path, pod, open_answer_tokens=100) as router:
+        for fields, room in (({}, 100), ({"max_output_tokens": 7}, 7)):
+            told = await respond(router, ANSWER * 60, truncation="auto", **fields)
+            assert len(pod.submits[-1].spec.tokens) == 512 - room
+            assert told["usage"]["input_tokens"] == 512 - room
 
 
 async def test_what_does_not_fit_is_told_by_its_own_name(valkey: ValkeyServer, tmp_path: Path) -> None:

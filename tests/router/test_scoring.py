@@ -36,6 +36,14 @@ def test_the_first_token_of_a_prompt_has_neither_a_log_probability_nor_a_rank() 
     assert alone == first
 
 
+def test_each_token_is_told_where_it_begins_if_that_is_known() -> None:
+    reported = [REPORTED, TokenLogprobs(token=66, logprob=-1.0, rank=1)]
+    assert [each.offset for each in scored(reported, spelled, [3, 5])] == [3, 5]
+    assert [each.offset for each in scored(reported, spelled)] == [0, 0]
+    assert [each.offset for each in scored_prompt([68, 65, 66], reported, spelled, [0, 2, 7])] == [0, 2, 7]
+    assert [each.offset for each in scored_prompt([68, 65, 66], reported, spelled)] == [0, 0, 0]
+
+
 def test_likeliest_tokens_without_as_many_log_probabilities_are_not_made_up() -> None:
     with pytest.raises(ValueError, match="shorter"):
         scored([TokenLogprobs(token=65, logprob=-2.0, rank=3, top_tokens=(66, 67), top_logprobs=(-0.5,))], spelled)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from pagewire.router.validation import (
 )
 from pagewire.text.text_stream import TextRules
 
-LIMITS = Limits(model="m", max_model_len=100, vocab_size=50, max_timeout_s=60.0)
+LIMITS = Limits(model="m", max_model_len=100, vocab_size=50, max_timeout_s=60.0, open_answer_tokens=20)
 FORMS = {"text", "token_ids", "messages"}
 USER = {"role": "user", "content": "a"}
 
@@ -228,7 +229,7 @@ def test_what_bad_words_become_is_within_the_vocabulary_too() -> None:
 
 
 def test_a_prompt_has_no_more_log_probabilities_than_an_answer_holds() -> None:
-    limits = Limits(model="m", max_model_len=1 << 20, vocab_size=50, max_timeout_s=60.0)
+    limits = replace(LIMITS, max_model_len=1 << 20)
     prompt = (1,) * (1 << 16)
 
     def scores(alternatives: int, n: int | None) -> int | None:
@@ -250,13 +251,39 @@ def test_a_prompt_has_no_more_log_probabilities_than_an_answer_holds() -> None:
         ({"truncate_prompt_tokens": 3, "truncation_side": "right"}, range(3)),
         ({"truncate_prompt_tokens": 120}, range(120)),
         ({"truncate_prompt_tokens": 200, "truncation_side": "right"}, range(120)),
-        ({"truncate_prompt_tokens": -1}, range(21, 120)),  # the answer takes a token at least
+        ({"truncate_prompt_tokens": -1}, range(36, 120)),  # a completion has 16 tokens
         ({"truncate_prompt_tokens": -1, "max_tokens": 10}, range(30, 120)),
         ({"truncate_prompt_tokens": -1, "max_tokens": 1, "truncation_side": "right"}, range(99)),
     ],
 )
 def test_of_a_prompt_is_kept_what_the_caller_wants_kept(fields: dict[str, Any], kept: range) -> None:
     assert truncated(asked(**fields), tuple(range(120)), LIMITS) == tuple(kept)
+
+
+@pytest.mark.parametrize(
+    ("chats", "most", "room"),
+    [
+        (True, 100, 20),
+        (True, 81, 20),
+        (True, 79, 19),
+        (True, 3, 1),
+        (False, 64, 16),
+        (False, 60, 15),
+        (False, 3, 1),
+    ],
+)
+def test_a_prompt_that_is_cut_leaves_an_open_answer_its_usual_length_or_a_quarter(
+    chats: bool, most: int, room: int
+) -> None:
+    form: dict[str, Any] = {"messages": (USER,)} if chats else {}
+    limits = replace(LIMITS, max_model_len=most)
+    assert len(truncated(asked(**form, truncate_prompt_tokens=-1), tuple(range(120)), limits)) == most - room
+
+
+def test_an_open_answer_is_usually_taken_for_512_tokens() -> None:
+    limits = Limits(model="m", max_model_len=4096, vocab_size=50, max_timeout_s=60.0)
+    cut = truncated(asked(messages=(USER,), truncate_prompt_tokens=-1), (1,) * 5000, limits)
+    assert len(cut) == 4096 - 512
 
 
 def test_a_refusal_is_in_the_callers_words() -> None:

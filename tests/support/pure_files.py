@@ -219,6 +219,7 @@ PURE_FILES = (
     "text/scanner.py",
     "text/stop_strings.py",
     "text/text_stream.py",
+    "text/token_places.py",
     "text/tools/formats.py",
     "text/tools/grammar.py",
     "text/tools/keyed.py",

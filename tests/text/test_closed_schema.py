@@ -101,6 +101,33 @@ def test_a_format_that_is_not_known_says_nothing(name: str, others: dict[str, An
     assert not accepts(said, '{"format":5}')
 
 
+@pytest.mark.parametrize("names", [True, {}, {"type": "string"}, {"type": "string", "format": "path"}])
+@pytest.mark.parametrize("others", [{}, {"allOf": [A, B]}])
+def test_names_of_members_of_which_nothing_is_asked_are_not_spoken_of(names: Any, others: dict[str, Any]) -> None:
+    record = {"type": "object", "propertyNames": names, "additionalProperties": {"type": "integer"}}
+    told = {"type": "object", "properties": {"propertyNames": record}, "$defs": {"o": others}}
+    said = closed(json.dumps(told))
+    assert accepts(said, '{"propertyNames":{"any name":1}}')
+    assert not accepts(said, '{"propertyNames":{"a":"b"}}')
+    assert not accepts(said, '{"propertyNames":1}')
+    assert accepts(said, '{"x":1}') == bool(others), "put together of several, it is left open"
+
+
+def test_a_schema_whose_names_of_members_say_nothing_is_closed_as_one_without_them() -> None:
+    names = {"propertyNames": {"type": "string"}}
+    for one in (A, {"anyOf": [A, B]}, {"type": "object"}, {"not": A}):
+        assert closed(json.dumps({**one, **names})) == closed(json.dumps(one)).replace(", ", ",").replace(": ", ":")
+
+
+@pytest.mark.parametrize(
+    "names", [False, 1, None, [], {"type": "integer"}, {"type": "string", "minLength": 1}, {"enum": ["a"]}]
+)
+def test_names_of_members_of_which_something_is_asked_stay_for_who_refuses_them(names: Any) -> None:
+    schema = {"type": "object", "propertyNames": names, "additionalProperties": {"type": "integer"}}
+    assert json.loads(closed(json.dumps(schema))) == schema
+    assert LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(closed(json.dumps(schema))))
+
+
 def test_a_format_that_is_no_text_stays_for_who_refuses_it() -> None:
     assert json.loads(closed('{"type": "string", "format": 5}')) == {"type": "string", "format": 5}
 
