@@ -118,7 +118,8 @@ def _runs(experiment: Experiment) -> Element:
         _element(
             "p",
             f"Objectives: {'; '.join(dict.fromkeys(_objectives(each) for each in experiment.trials))}. "
-            "Good per second: requests that met all of them, by the length of the window.",
+            "Good and tokens out per second: requests that met all of them, and tokens of answers, by the time from "
+            "the beginning of the window until it was over and the last of its requests as well.",
             class_="soft",
         ),
         _table("Every run", columns, [_run_row(experiment, each) for each in experiment.trials]),

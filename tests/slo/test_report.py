@@ -402,6 +402,21 @@ def test_the_page_holds_every_number_behind_its_figures(swept: Experiment, html:
     assert {*made.verdict, "pagewire slo sweep", "pagewire slo run --rate 2", "cpu none, cores 2"} <= texts
 
 
+def test_the_page_says_by_what_time_good_requests_are_told_per_second() -> None:
+    """A window of 10 s whose last answer came 20 s into the run: 10 good ones of two tokens are 0.5 a second, not 1."""
+    records = [record(k, k, 0.5 if k < 9 else 10.0, (1.0,)) for k in range(10)]
+    window, slo = Window(from_s=0, until_s=10), parse_objectives("ttft=1m")
+    texts = read(report(alone(trial(records, window, slo, labels={}))).html()).texts
+    columns = texts[texts.index("Every run") + 1 :]
+    row = columns[columns.index("tokens out /s") + 1 :]
+    told = dict(zip(columns, row, strict=False))
+    assert (told["rate /s"], told["window s"], told["good /s"]) == ("1", "0 to 10", "0.5")
+    assert told["tokens out /s"] == "1.0"
+    (words,) = (each for each in texts if "per second" in each and each.startswith("Objectives"))
+    assert "until it was over and the last of its requests as well" in words
+    assert "length of the window" not in words
+
+
 def test_what_a_run_said_is_text_and_no_markup() -> None:
     odd = "<b>&\"' $x_1$"
     made = made_up_trial(2, 5.0, name=odd)
