@@ -1,7 +1,7 @@
 """One arrival being played: its turns asked one after the other, each with a record. A turn that fails ends it.
 
-Invariant: latencies count from when a turn was due, which is its arrival's time or the end of the last answer and the
-time to think.
+Invariant: latencies count from when a turn was due, which is its arrival's time, or the stamp of the last answer's end
+and the time to think: nothing that this process does in between makes it due later.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Session:
             yield self._record(index, written, heard, due_s=due_s, sent_s=sent_s)
             if heard.error or index + 1 == len(self._arrival.turns):
                 return
-            due_s = self._clock.now() + self._arrival.turns[index + 1].think_s
+            due_s = heard.parts[-1].at_s + self._arrival.turns[index + 1].think_s
             if due_s >= self._limits.duration_s:
                 self.is_cut = True
                 return

@@ -83,3 +83,38 @@ async def test_a_client_that_is_behind_can_be_cancelled() -> None:
     with pytest.raises(asyncio.CancelledError):
         await playing
     assert len([what for what, _ in target.noted if what == "written"]) < 10
+
+
+class SetClock(RunClock):
+    """Stands still but where it is set, or somebody waits for a moment."""
+
+    def start(self) -> None:
+        self.now_s = 0.0
+
+    def now(self) -> float:
+        return self.now_s
+
+    async def until(self, at_s: float) -> None:
+        self.now_s = max(self.now_s, at_s)
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("concurrency", [0, 1])
+async def test_a_later_turn_is_due_by_when_the_answer_ended_whatever_the_client_did_since(concurrency: int) -> None:
+    clock = SetClock()
+
+    async def slowly_read(ask: Ask) -> AsyncGenerator[Part, None]:
+        clock.now_s += 0.5
+        yield Part(at_s=clock.now_s, has_token=True, token_ids=(5,))
+        clock.now_s += 0.25
+        yield Part(at_s=clock.now_s)  # the word that it is over
+        clock.now_s += 0.125  # the loop is late, the connection is looked after
+
+    def keep(record: Record) -> None:
+        clock.now_s += 0.75  # a slow disk
+
+    asked = workload(Arrival(at_s=0.0, turns=(one(), one(2.0), one(0.0))), concurrency=concurrency)
+    first, second, third = (await player(asked, Scripted(slowly_read), clock, on_record=keep).play()).records
+    assert (first.intended_s, first.last_s) == (0.0, 0.5)
+    assert (second.intended_s, second.sent_s, second.last_s) == (0.75 + 2.0, 0.75 + 2.0, 3.25)
+    assert (third.intended_s, third.late_s) == (3.5, 0.125 + 0.75)  # which it is the client's fault to be late by
