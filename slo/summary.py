@@ -59,7 +59,8 @@ class Summary:
     """What a window came to. `measures` are by name, with the gaps between parts as "gap"; None where there are none.
 
     `attained` has each objective by its name; `all_attained` is a request's meeting all of them. `ended_s` is when the
-    window was over and every answer to its requests as well.
+    window was over and every answer to its requests as well. `looked_up_tokens` are the input tokens of those requests
+    of which the server says how many it had cached (`cached_tokens`, None where it does so of none).
     """
 
     window: Window
@@ -71,6 +72,7 @@ class Summary:
     attained: Mapping[str, Attainment]
     all_attained: Attainment
     input_tokens: int
+    looked_up_tokens: int
     cached_tokens: int | None
     output_tokens: int
     short: int
@@ -97,8 +99,11 @@ class Summary:
 
     @property
     def cached_share(self) -> float | None:
-        """Share of the prompts' tokens that the server had cached, None where it does not say."""
-        return None if self.cached_tokens is None else self.cached_tokens / max(1, self.input_tokens)
+        """Share of the prompts' tokens that the server had cached, of those prompts of which it says; None if of none.
+
+        One that was refused has tokens, and nobody looked them up.
+        """
+        return None if self.cached_tokens is None else self.cached_tokens / max(1, self.looked_up_tokens)
 
     def as_json(self) -> dict[str, Any]:
         """Return it as a JSON object; spans in milliseconds, but for the window's seconds."""
@@ -117,6 +122,7 @@ class Summary:
             "attainment_by_objective": {name: each.as_json() for name, each in self.attained.items()},
             "input_tokens": self.input_tokens,
             "cached_tokens": self.cached_tokens,
+            "cached_share": self.cached_share,
             "output_tokens": self.output_tokens,
             "output_tokens_per_s": self.output_tokens_per_s,
             **told,

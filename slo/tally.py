@@ -35,6 +35,7 @@ class Tally:
         self._good: Counter[str] = Counter()
         self._all_good = 0
         self._input_tokens = 0
+        self._looked_up_tokens = 0
         self._cached_tokens: int | None = None
         self._output_tokens = 0
         self._short = 0
@@ -58,6 +59,7 @@ class Tally:
         self._input_tokens += record.input_tokens
         if record.cached_tokens is not None:
             self._cached_tokens = (self._cached_tokens or 0) + record.cached_tokens
+            self._looked_up_tokens += record.input_tokens
         self._output_tokens += record.output_tokens
         self._short += record.is_answered and record.output_tokens < record.wanted_tokens
 
@@ -86,6 +88,7 @@ class Tally:
             },
             all_attained=Attainment(good=self._all_good, total=self._requests),
             input_tokens=self._input_tokens,
+            looked_up_tokens=self._looked_up_tokens,
             cached_tokens=self._cached_tokens,
             output_tokens=self._output_tokens,
             short=self._short,

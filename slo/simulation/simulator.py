@@ -159,7 +159,7 @@ def _record(request: SimRequest, *, is_detailed: bool) -> Record:
         input_tokens=len(request.asked.prompt),
         output_tokens=len(tokens_s),
         wanted_tokens=request.max_tokens,
-        cached_tokens=request.cached_tokens,
+        cached_tokens=None if request.error else request.cached_tokens,  # as a router says it: with a whole answer
         ttft_parts_s=parts_s,
         error=request.error,
         detail=request.detail,

@@ -248,8 +248,9 @@ def test_two_runs_that_do_not_differ() -> None:
 def test_runs_that_differ_in_what_was_cached_are_told_to() -> None:
     """The second of two runs of one seed finds the prompts of the first where the server keeps them."""
 
-    def cached(name: str, tokens: int | None) -> Trial:
-        records = [record(k, k, 0.1, (0.01,), cached_tokens=tokens) for k in range(100)]
+    def cached(name: str, tokens: int | None, refused: int = 0) -> Trial:
+        records = [failed(k, k) for k in range(refused)]
+        records += [record(k, k, 0.1, (0.01,), cached_tokens=tokens) for k in range(refused, 100)]
         window = Window(from_s=0, until_s=100)
         return trial(records, window, parse_objectives("ttft=1s"), labels={}, name=name)
 
@@ -257,6 +258,7 @@ def test_runs_that_differ_in_what_was_cached_are_told_to() -> None:
     assert told in said(cached("first", 0), cached("again", 48))
     assert "prefix cache" not in said(cached("first", 0), cached("again", 6))
     assert "prefix cache" not in said(cached("first", None), cached("again", 48))
+    assert "prefix cache" not in said(cached("first", 48), cached("again", 48, refused=50))
 
 
 @pytest.mark.parametrize(

@@ -268,6 +268,7 @@ def test_what_is_longer_than_the_model_goes_is_refused_as_by_a_router(longest: i
     )
     (record,) = Simulator(Composition(max_model_len=longest), COSTS, one, 0).run()
     assert (record.error, record.output_tokens) == (error, 0 if error else 3)
+    assert record.cached_tokens == (None if error else 0)  # nobody looked for what was refused
 
 
 def test_pods_of_one_machine_slow_each_other_down_while_their_steps_overlap() -> None:

@@ -22,6 +22,7 @@ TOLD = Summary(
     attained={"ttft": Attainment(good=9, total=10), "tpot": Attainment(good=8, total=10)},
     all_attained=Attainment(good=7, total=10),
     input_tokens=640,
+    looked_up_tokens=640,
     cached_tokens=160,
     output_tokens=110,
     short=0,
