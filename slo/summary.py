@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -31,6 +32,10 @@ class Window:
         """Return whether a moment is in it."""
         return self.from_s <= at_s < self.until_s
 
+    def per_s(self, count: int) -> float | None:
+        """Return how many of `count` came a second; None where it holds one moment alone, which has no rate."""
+        return None if self.until_s <= math.nextafter(self.from_s, math.inf) else count / self.length_s
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attainment:
@@ -59,8 +64,9 @@ class Summary:
     """What a window came to. `measures` are by name, with the gaps between parts as "gap"; None where there are none.
 
     `attained` has each objective by its name; `all_attained` is a request's meeting all of them. `ended_s` is when the
-    window was over and every answer to its requests as well. `looked_up_tokens` are the input tokens of those requests
-    of which the server says how many it had cached (`cached_tokens`, None where it does so of none).
+    window was over and each of its requests as well, answered or failed. Rates are None where no time passed.
+    `looked_up_tokens` are the input tokens of those requests of which the server says how many it had cached
+    (`cached_tokens`, None where it does so of none).
     """
 
     window: Window
@@ -80,22 +86,26 @@ class Summary:
     @property
     def answering_s(self) -> float:
         """How long it took to answer: of a server that falls behind more than the window, in which it could not."""
-        return self.ended_s - self.window.from_s
+        return self._answering.length_s
 
     @property
-    def offered_per_s(self) -> float:
+    def offered_per_s(self) -> float | None:
         """Requests that were due, per second."""
-        return self.requests / self.window.length_s
+        return self.window.per_s(self.requests)
 
     @property
-    def goodput_per_s(self) -> float:
+    def goodput_per_s(self) -> float | None:
         """Requests that met every objective, per second in which they were answered."""
-        return self.all_attained.good / self.answering_s
+        return self._answering.per_s(self.all_attained.good)
 
     @property
-    def output_tokens_per_s(self) -> float:
+    def output_tokens_per_s(self) -> float | None:
         """Tokens of the answers to the window's requests, per second in which they were answered."""
-        return self.output_tokens / self.answering_s
+        return self._answering.per_s(self.output_tokens)
+
+    @property
+    def _answering(self) -> Window:
+        return Window(from_s=self.window.from_s, until_s=self.ended_s)
 
     @property
     def cached_share(self) -> float | None:

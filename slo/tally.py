@@ -28,7 +28,7 @@ class Tally:
         self._objectives = objectives
         self._is_closed = is_closed
         self._first_s, self._last_s = math.inf, 0.0  # when the first and the last one were due
-        self._ended_s = 0.0  # when the last one had its answer
+        self._ended_s = 0.0  # when the last one was over
         self._requests = 0
         self._values = {name: array("d") for name in NAMES}
         self._failures: Counter[str] = Counter()
@@ -47,7 +47,7 @@ class Tally:
         self._requests += 1
         self._first_s = min(self._first_s, record.intended_s)
         self._last_s = max(self._last_s, record.intended_s)
-        self._ended_s = max(self._ended_s, record.sent_s, record.last_s or 0.0)
+        self._ended_s = max(self._ended_s, record.sent_s, record.last_s or 0.0, record.ended_s or 0.0)
         for name in MEASURES:
             if (value := record.value_s(name)) is not None:
                 self._values[name].append(value)
@@ -67,8 +67,8 @@ class Tally:
         """Return the figures.
 
         Where `until_s` cut nothing off the window ends behind the last request that was due; of a closed loop, which
-        has them due as it answers, and where all were due at once, with the last answer. Raises ValueError where none
-        came.
+        has them due as it answers, and where all were due at once, when the last one was over. Raises ValueError where
+        none came.
         """
         if not self._requests:
             raise ValueError(f"no request was due between {self._from_s:g} s and {self._until_s:g} s of the run")

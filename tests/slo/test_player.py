@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable
 import pytest
 
 from pagewire.slo.arrival import Arrival, Turn
-from pagewire.slo.ask import Ask, Part
+from pagewire.slo.ask import Ask, AskFailed, Part
 from pagewire.slo.conversation import Wording
 from pagewire.slo.player import Player
 from pagewire.slo.record import Record
@@ -115,6 +115,30 @@ async def test_a_later_turn_is_due_by_when_the_answer_ended_whatever_the_client_
 
     asked = workload(Arrival(at_s=0.0, turns=(one(), one(2.0), one(0.0))), concurrency=concurrency)
     first, second, third = (await player(asked, Scripted(slowly_read), clock, on_record=keep).play()).records
-    assert (first.intended_s, first.last_s) == (0.0, 0.5)
+    assert (first.intended_s, first.last_s, first.ended_s) == (0.0, 0.5, 0.75)
     assert (second.intended_s, second.sent_s, second.last_s) == (0.75 + 2.0, 0.75 + 2.0, 3.25)
     assert (third.intended_s, third.late_s) == (3.5, 0.125 + 0.75)  # which it is the client's fault to be late by
+
+
+async def test_when_a_request_failed_is_recorded() -> None:
+    clock = SetClock()
+
+    async def failing(ask: Ask) -> AsyncGenerator[Part, None]:
+        clock.now_s += 0.5
+        if number_of(ask) == 0:
+            yield Part(at_s=clock.now_s, has_token=True, token_ids=(5,))
+        clock.now_s += 2.0
+        raise AskFailed("connection", "it broke off")
+
+    async def silent(ask: Ask) -> AsyncGenerator[Part, None]:
+        clock.now_s += 8.0
+        await asyncio.Event().wait()
+        yield Part(at_s=clock.now_s)
+
+    arrivals = (Arrival(at_s=0.0, turns=(one(), one())), Arrival(at_s=0.0, turns=(one(),)))
+    asked = workload(*arrivals, concurrency=1)
+    begun, refused = (await player(asked, Scripted(failing), clock).play()).records
+    assert (begun.error, begun.last_s, begun.ended_s) == ("connection", 0.5, 2.5)
+    assert (refused.error, refused.last_s, refused.ended_s) == ("connection", None, 5.0)
+    (hung,) = (await player(workload(arrivals[1]), Scripted(silent), clock, timeout_s=0.05).play()).records
+    assert (hung.error, hung.ended_s) == ("timeout", 8.0)
