@@ -186,8 +186,9 @@ def test_a_summary_counts_tokens_gaps_and_what_was_cached_where_a_server_says() 
     assert summarize(cached[1:], window, slo).cached_tokens == 0
     assert (summarize(cached, window, slo).cached_share, summarize(records, window, slo).cached_share) == (0.125, None)
     assert summarize(cached, window, slo).as_json()["cached_share"] == 0.125
-    empty = dataclasses.replace(cached[0], input_tokens=0, cached_tokens=0)
-    assert summarize([empty], window, slo).cached_share == 0.0
+    for length in (0, 1):
+        short = dataclasses.replace(cached[0], input_tokens=length, cached_tokens=length)
+        assert summarize([short], window, slo).cached_share == length
     assert summarize(cached[::-1], window, slo) == summarize(cached, window, slo)
     mute = dataclasses.replace(records[0], first_s=None, last_s=None, gaps_s=(), output_tokens=0)
     assert summarize([mute], window, slo).failures == {"no_tokens": 1}
