@@ -18,14 +18,17 @@ from pagewire.router.prediction import Targets
 from pagewire.router.refusals import Reason, Refused
 from pagewire.router.request_times import request_times
 
-# vLLM's bounds where the meaning is the same.
+# vLLM's bounds where the meaning is the same, and never without one of them: sums with its servers go by bounds.
 # fmt: off
 MAX_PLACEMENTS, MAX_LABEL_CHARS = 32, 32  # there are some twenty ways, with words like "remote" and "cuda_ipc"
 TTFT_S = (
     .001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560,
 )
 GAP_S = (.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
-PART_S = (.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+PART_S = (  # vLLM's begin at 0.3: a wait of a millisecond would read as one of 0.15 s in the middle and 0.28 s at p95
+    .001, .005, .01, .025, .05, .1, .2,
+    .3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680,
+)
 TRANSFER_S = (.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10)
 # fmt: on
 TOKENS = (*(step * 10**power for power in range(6) for step in (1, 2, 5)), 10**6)

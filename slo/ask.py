@@ -47,7 +47,8 @@ class Part:
     """A piece of an answer that came at `at_s`. `token_ids` are empty where a server names none.
 
     `timelines` are where it was and when, behind the end of an answer of ours.
-    One without a token (`has_token`) is no part of the answer: a head, or the usage behind its end.
+    One without a token (`has_token`) is no part of the answer: a head, the usage behind its end, or the word that it is
+    over. The last one's stamp is when the answer ended.
     """
 
     at_s: float

@@ -44,8 +44,8 @@ class Trial:
 
     @property
     def rate_per_s(self) -> float:
-        """The rate that was asked, or else that which came."""
-        return float(self.labels.get(RATE, self.summary.offered_per_s))
+        """The rate that was asked, or else that which came; 0 where that is none, for all came at one moment."""
+        return float(self.labels.get(RATE, self.summary.offered_per_s or 0.0))
 
     @property
     def is_closed(self) -> bool:

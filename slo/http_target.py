@@ -6,9 +6,9 @@ Invariant: bytes are stamped before they are read, and events that came together
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,7 +22,8 @@ from pagewire.slo.ask import Ask, AskFailed, Chat, Part, Usage
 
 DONE = b"[DONE]"
 CONNECT_S = 10.0
-REST_S = 1.0  # for a body to end behind its last event
+SOON_S = 0.002  # most servers end the body with the last event, or right behind it
+REST_S = 1.0  # for a body to end behind its last event; nobody waits for that
 DETAIL_CHARS = 300
 REASONING = ("reasoning", "reasoning_content")  # as servers call it
 TIMELINE = {"x-pagewire-timeline": "1"}  # which others do not read
@@ -56,6 +57,7 @@ class HttpTarget:
             trust_env=False,
             verify=client_context(ca, cert, key) if ca or cert else True,
         )
+        self._rests: set[asyncio.Task[None]] = set()  # each ends within REST_S, and at the latest with the target
 
     async def __aenter__(self) -> Self:
         """Ask which model is served, unless one was named; raises Unavailable where nobody says."""
@@ -73,6 +75,9 @@ class HttpTarget:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Close the connections."""
+        for rest in self._rests:
+            rest.cancel()
+        await asyncio.gather(*self._rests, return_exceptions=True)
         await self._client.aclose()
 
     def call(self, ask: Ask) -> AsyncGenerator[Part, None]:
@@ -110,20 +115,26 @@ class HttpTarget:
     async def _parts(self, request: httpx.Request) -> AsyncGenerator[Part, None]:
         try:
             response = await self._client.send(request, stream=True)
-            try:
+            async with AsyncExitStack() as opened:
+                opened.push_async_callback(response.aclose)
                 if response.status_code != httpx.codes.OK:
                     detail = (await response.aread()).decode(errors="replace")
                     raise AskFailed(f"http_{response.status_code}", detail[:DETAIL_CHARS])
-                async for at_s, event in self._events(response):
-                    yield self._part(at_s, event)
-            finally:
-                await response.aclose()
+                body = response.aiter_bytes()
+                async for part in self._answer(body):
+                    yield part
+                rest = asyncio.create_task(_read_out(body, opened.pop_all()))
         except httpx.HTTPError as error:
             raise AskFailed("connection", str(error) or type(error).__name__) from error
+        self._rests.add(rest)
+        rest.add_done_callback(self._rests.discard)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SOON_S):
+                await asyncio.shield(rest)
 
-    async def _events(self, response: httpx.Response) -> AsyncGenerator[tuple[float, dict[str, Any]], None]:
-        rest, parts = b"", response.aiter_bytes()
-        async for data in parts:
+    async def _answer(self, body: AsyncIterator[bytes]) -> AsyncGenerator[Part, None]:
+        rest = b""
+        async for data in body:
             at_s = self._now()
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
@@ -131,9 +142,9 @@ class HttpTarget:
                     continue
                 event = line[5:].strip()
                 if event == DONE:
-                    await _read_out(parts)
+                    yield Part(at_s=at_s)
                     return
-                yield at_s, _object(event)
+                yield self._part(at_s, _object(event))
         raise AskFailed("stream", "it ended without [DONE]")
 
     def _part(self, at_s: float, event: Mapping[str, Any]) -> Part:
@@ -157,11 +168,14 @@ class HttpTarget:
             raise AskFailed("stream", f"no part of an answer: {event!r:.{DETAIL_CHARS}}") from error
 
 
-async def _read_out(parts: AsyncIterator[bytes]) -> None:
-    """Read what stands behind the last event, so that the connection is kept: a new one for each request costs TTFT."""
-    with contextlib.suppress(TimeoutError, httpx.HTTPError):
-        async with asyncio.timeout(REST_S):
-            async for _ in parts:
+async def _read_out(body: AsyncIterator[bytes], opened: AsyncExitStack) -> None:
+    """Read what stands behind the last event, so that the connection is kept: a new one for each request costs TTFT.
+
+    In a task of its own: a server that keeps bodies open must not keep users waiting.
+    """
+    with suppress(TimeoutError, httpx.HTTPError):
+        async with opened, asyncio.timeout(REST_S):
+            async for _ in body:
                 pass
 
 

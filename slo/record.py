@@ -23,8 +23,8 @@ class Record:
     between one such part and the next; a part may hold several tokens. `output_tokens` is what the server counted, or
     else the parts; `wanted_tokens` were asked for. `cached_tokens` of the prompt were found in a cache, as the server
     says, None where it does not; `ttft_parts_s` is where the time to the first tokens went there (see ttft_parts), None
-    where it does not say. `error` names what it failed of, "" for a whole answer, and
-    `detail` what was said of it.
+    where it does not say. `ended_s` is when it was over, with the end of its answer or by failing; None in files from
+    before that was recorded. `error` names what it failed of, "" for a whole answer, and `detail` what was said of it.
     """
 
     arrival: int
@@ -39,6 +39,7 @@ class Record:
     wanted_tokens: int
     cached_tokens: int | None = None
     ttft_parts_s: Mapping[str, float] | None = None
+    ended_s: float | None = None
     error: str = ""
     detail: str = ""
     session: str = ""

@@ -38,7 +38,7 @@ def _check(told: dict[str, Any]) -> None:
         real(told, name)
     for name in ("arrival", "turn", "input_tokens", "output_tokens", "wanted_tokens"):
         whole(told, name, least=0)
-    for name in ("first_s", "last_s", "cached_tokens"):
+    for name in ("first_s", "last_s", "ended_s", "cached_tokens"):
         if told.get(name) is not None:
             real(told, name)
     if not isinstance(told["gaps_s"], list | tuple):

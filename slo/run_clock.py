@@ -21,6 +21,8 @@ class RunClock:
         return time.monotonic() - self._begun_s
 
     async def until(self, at_s: float) -> None:
-        """Wait for a moment; not at all for one that is over."""
-        if (left_s := at_s - self.now()) > 0:
-            await asyncio.sleep(left_s)
+        """Wait for a moment; for one that is over just until others had their turn.
+
+        Who is behind would starve them else: it would write request after request, and none were sent.
+        """
+        await asyncio.sleep(max(0.0, at_s - self.now()))

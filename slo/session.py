@@ -1,7 +1,7 @@
 """One arrival being played: its turns asked one after the other, each with a record. A turn that fails ends it.
 
-Invariant: latencies count from when a turn was due, which is its arrival's time or the end of the last answer and the
-time to think.
+Invariant: latencies count from when a turn was due, which is its arrival's time, or the stamp of the last answer's end
+and the time to think: nothing that this process does in between makes it due later.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ class _Written:
 
 @dataclass(slots=True)
 class _Heard:
-    """What came of an answer so far, and what it failed of."""
+    """What came of an answer so far, when it was over, and what it failed of."""
 
     parts: list[Part] = field(default_factory=list)
+    ended_s: float = 0.0
     error: str = ""
     detail: str = ""
 
@@ -76,7 +77,7 @@ class Session:
             yield self._record(index, written, heard, due_s=due_s, sent_s=sent_s)
             if heard.error or index + 1 == len(self._arrival.turns):
                 return
-            due_s = self._clock.now() + self._arrival.turns[index + 1].think_s
+            due_s = heard.ended_s + self._arrival.turns[index + 1].think_s
             if due_s >= self._limits.duration_s:
                 self.is_cut = True
                 return
@@ -108,6 +109,7 @@ class Session:
             heard.error, heard.detail = error.name, error.detail
         if not heard.error and not any(part.has_token for part in heard.parts):
             heard.error, heard.detail = "no_tokens", "the answer had no tokens"
+        heard.ended_s = self._clock.now() if heard.error else heard.parts[-1].at_s
         return heard
 
     def _record(self, index: int, written: _Written, heard: _Heard, *, due_s: float, sent_s: float) -> Record:
@@ -128,6 +130,7 @@ class Session:
             wanted_tokens=written.turn.output_tokens,
             cached_tokens=usage.cached_tokens,
             ttft_parts_s=ttft_parts_s([each for part in heard.parts for each in part.timelines]),
+            ended_s=heard.ended_s,
             error=heard.error,
             detail=heard.detail,
             session=self._arrival.session,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -31,6 +32,10 @@ class Window:
         """Return whether a moment is in it."""
         return self.from_s <= at_s < self.until_s
 
+    def per_s(self, count: int) -> float | None:
+        """Return how many of `count` came a second; None where it holds one moment alone, which has no rate."""
+        return None if self.until_s <= math.nextafter(self.from_s, math.inf) else count / self.length_s
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attainment:
@@ -59,7 +64,9 @@ class Summary:
     """What a window came to. `measures` are by name, with the gaps between parts as "gap"; None where there are none.
 
     `attained` has each objective by its name; `all_attained` is a request's meeting all of them. `ended_s` is when the
-    window was over and every answer to its requests as well.
+    window was over and each of its requests as well, answered or failed. Rates are None where no time passed.
+    `looked_up_tokens` are the input tokens of those requests of which the server says how many it had cached
+    (`cached_tokens`, None where it does so of none).
     """
 
     window: Window
@@ -71,6 +78,7 @@ class Summary:
     attained: Mapping[str, Attainment]
     all_attained: Attainment
     input_tokens: int
+    looked_up_tokens: int
     cached_tokens: int | None
     output_tokens: int
     short: int
@@ -78,27 +86,34 @@ class Summary:
     @property
     def answering_s(self) -> float:
         """How long it took to answer: of a server that falls behind more than the window, in which it could not."""
-        return self.ended_s - self.window.from_s
+        return self._answering.length_s
 
     @property
-    def offered_per_s(self) -> float:
+    def offered_per_s(self) -> float | None:
         """Requests that were due, per second."""
-        return self.requests / self.window.length_s
+        return self.window.per_s(self.requests)
 
     @property
-    def goodput_per_s(self) -> float:
+    def goodput_per_s(self) -> float | None:
         """Requests that met every objective, per second in which they were answered."""
-        return self.all_attained.good / self.answering_s
+        return self._answering.per_s(self.all_attained.good)
 
     @property
-    def output_tokens_per_s(self) -> float:
+    def output_tokens_per_s(self) -> float | None:
         """Tokens of the answers to the window's requests, per second in which they were answered."""
-        return self.output_tokens / self.answering_s
+        return self._answering.per_s(self.output_tokens)
+
+    @property
+    def _answering(self) -> Window:
+        return Window(from_s=self.window.from_s, until_s=self.ended_s)
 
     @property
     def cached_share(self) -> float | None:
-        """Share of the prompts' tokens that the server had cached, None where it does not say."""
-        return None if self.cached_tokens is None else self.cached_tokens / max(1, self.input_tokens)
+        """Share of the prompts' tokens that the server had cached, of those prompts of which it says; None if of none.
+
+        One that was refused has tokens, and nobody looked them up.
+        """
+        return None if self.cached_tokens is None else self.cached_tokens / max(1, self.looked_up_tokens)
 
     def as_json(self) -> dict[str, Any]:
         """Return it as a JSON object; spans in milliseconds, but for the window's seconds."""
@@ -117,6 +132,7 @@ class Summary:
             "attainment_by_objective": {name: each.as_json() for name, each in self.attained.items()},
             "input_tokens": self.input_tokens,
             "cached_tokens": self.cached_tokens,
+            "cached_share": self.cached_share,
             "output_tokens": self.output_tokens,
             "output_tokens_per_s": self.output_tokens_per_s,
             **told,

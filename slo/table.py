@@ -24,12 +24,17 @@ def table(summary: Summary) -> Iterator[str]:
         yield _row(f"{NAMES[measure]} <= {bound_ms:g} ms", _share(attained))
     failed = sum(summary.failures.values())
     yield _row("all met" if summary.attained else "answered", _share(summary.all_attained))
-    yield _row("goodput", f"{summary.goodput_per_s:.3g} requests/s of {summary.offered_per_s:.3g} that came")
+    yield _row("goodput", f"{rate(summary.goodput_per_s)} requests/s of {rate(summary.offered_per_s)} that came")
     spans = f"{summary.window.length_s:.1f} s, answered in {summary.answering_s:.1f} s"
     yield _row("requests", f"{summary.requests} in {spans}, {failed} failed")
-    yield _row("output", f"{summary.output_tokens} tokens, {summary.output_tokens_per_s:.1f}/s")
+    yield _row("output", f"{summary.output_tokens} tokens, {rate(summary.output_tokens_per_s, '.1f')}/s")
     cached = "" if summary.cached_share is None else f", {summary.cached_share:.1%} cached"
     yield _row("input", f"{summary.input_tokens} tokens{cached}")
+
+
+def rate(per_s: float | None, spec: str = ".3g") -> str:
+    """Return a rate as people read it, "-" where there is none."""
+    return "-" if per_s is None else format(per_s, spec)
 
 
 def failures(summary: Summary, details: Mapping[str, str]) -> Iterator[str]:

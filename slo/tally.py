@@ -28,13 +28,14 @@ class Tally:
         self._objectives = objectives
         self._is_closed = is_closed
         self._first_s, self._last_s = math.inf, 0.0  # when the first and the last one were due
-        self._ended_s = 0.0  # when the last one had its answer
+        self._ended_s = 0.0  # when the last one was over
         self._requests = 0
         self._values = {name: array("d") for name in NAMES}
         self._failures: Counter[str] = Counter()
         self._good: Counter[str] = Counter()
         self._all_good = 0
         self._input_tokens = 0
+        self._looked_up_tokens = 0
         self._cached_tokens: int | None = None
         self._output_tokens = 0
         self._short = 0
@@ -46,7 +47,7 @@ class Tally:
         self._requests += 1
         self._first_s = min(self._first_s, record.intended_s)
         self._last_s = max(self._last_s, record.intended_s)
-        self._ended_s = max(self._ended_s, record.sent_s, record.last_s or 0.0)
+        self._ended_s = max(self._ended_s, record.sent_s, record.last_s or 0.0, record.ended_s or 0.0)
         for name in MEASURES:
             if (value := record.value_s(name)) is not None:
                 self._values[name].append(value)
@@ -58,6 +59,7 @@ class Tally:
         self._input_tokens += record.input_tokens
         if record.cached_tokens is not None:
             self._cached_tokens = (self._cached_tokens or 0) + record.cached_tokens
+            self._looked_up_tokens += record.input_tokens
         self._output_tokens += record.output_tokens
         self._short += record.is_answered and record.output_tokens < record.wanted_tokens
 
@@ -65,8 +67,8 @@ class Tally:
         """Return the figures.
 
         Where `until_s` cut nothing off the window ends behind the last request that was due; of a closed loop, which
-        has them due as it answers, and where all were due at once, with the last answer. Raises ValueError where none
-        came.
+        has them due as it answers, and where all were due at once, when the last one was over. Raises ValueError where
+        none came.
         """
         if not self._requests:
             raise ValueError(f"no request was due between {self._from_s:g} s and {self._until_s:g} s of the run")
@@ -86,6 +88,7 @@ class Tally:
             },
             all_attained=Attainment(good=self._all_good, total=self._requests),
             input_tokens=self._input_tokens,
+            looked_up_tokens=self._looked_up_tokens,
             cached_tokens=self._cached_tokens,
             output_tokens=self._output_tokens,
             short=self._short,

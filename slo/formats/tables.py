@@ -31,14 +31,15 @@ def read_azure(path: Path, *, seed: int = 0) -> Workload:
 def read_burstgpt(path: Path, *, seed: int = 0) -> Workload:
     """Return a recording of BurstGPT's: Timestamp (seconds), Request tokens, Response tokens; models are not kept.
 
-    Rows without response tokens are requests that failed: nobody knows what they wanted, so they are left out. Raises
-    TraceError, which names line and field, and OSError.
+    Rows without response tokens are requests that failed: nobody knows what they wanted, so they are left out, whatever
+    else they say (some have no request tokens either). Raises TraceError, which names line and field, and OSError.
     """
     requests = (
-        (row.real("Timestamp"), row.whole("Request tokens", 1), row.whole("Response tokens", 0))
+        (row.real("Timestamp"), row.whole("Request tokens", 1), answer)
         for row in _rows(path, BURSTGPT)
+        if (answer := row.whole("Response tokens", 0))
     )
-    return recorded(path, [*_unshared(each for each in requests if each[2])], seed)
+    return recorded(path, [*_unshared(requests)], seed)
 
 
 def _unshared(requests: Iterable[tuple[float, int, int]]) -> Iterator[Arrival]:

@@ -16,6 +16,7 @@ from pagewire.slo.experiment import Experiment, Trial
 from pagewire.slo.report.figure import Cell, Figure, milliseconds, percent
 from pagewire.slo.report.sheet import svg, variable
 from pagewire.slo.report.style import DARK, INK
+from pagewire.slo.table import rate
 
 STYLE = Path(__file__).with_name("page.css")
 COLORS = {
@@ -118,7 +119,8 @@ def _runs(experiment: Experiment) -> Element:
         _element(
             "p",
             f"Objectives: {'; '.join(dict.fromkeys(_objectives(each) for each in experiment.trials))}. "
-            "Good per second: requests that met all of them, by the length of the window.",
+            "Good and tokens out per second: requests that met all of them, and tokens of answers, by the time from "
+            "the beginning of the window until it was over and the last of its requests as well.",
             class_="soft",
         ),
         _table("Every run", columns, [_run_row(experiment, each) for each in experiment.trials]),
@@ -140,7 +142,7 @@ def _run_row(experiment: Experiment, trial: Trial) -> Sequence[Cell]:
     return (
         experiment.name_of(trial), told.requests, sum(told.failures.values()), f"{trial.rate_per_s:.3g}",
         f"{told.window.from_s:g} to {told.window.until_s:g}", percent(told.all_attained.share), percent(interval.low),
-        percent(interval.high), f"{told.goodput_per_s:.3g}", *spans, f"{told.output_tokens_per_s:.1f}",
+        percent(interval.high), rate(told.goodput_per_s), *spans, rate(told.output_tokens_per_s, ".1f"),
     )  # fmt: skip
 
 

@@ -140,11 +140,11 @@ class Simulator:
 
     def _over(self, request: SimRequest) -> None:
         self._on_request(request)
-        self._on_record(_record(request, is_detailed=self._is_detailed))
+        self._on_record(_record(request, self.now_s, is_detailed=self._is_detailed))
         self._player.over(request)
 
 
-def _record(request: SimRequest, *, is_detailed: bool) -> Record:
+def _record(request: SimRequest, ended_s: float, *, is_detailed: bool) -> Record:
     tokens_s = request.tokens_s
     pairs = pairwise(tokens_s) if is_detailed else ()
     parts_s = ttft_parts_s(timelines(request)) if is_detailed and not request.error else None
@@ -159,8 +159,9 @@ def _record(request: SimRequest, *, is_detailed: bool) -> Record:
         input_tokens=len(request.asked.prompt),
         output_tokens=len(tokens_s),
         wanted_tokens=request.max_tokens,
-        cached_tokens=request.cached_tokens,
+        cached_tokens=None if request.error else request.cached_tokens,  # as a router says it: with a whole answer
         ttft_parts_s=parts_s,
+        ended_s=ended_s,
         error=request.error,
         detail=request.detail,
         session=request.session,

@@ -131,6 +131,22 @@ async def test_why_simulated_requests_failed_is_said(costs: Path, tmp_path: Path
         assert line.removeprefix("pagewire: ") in found["warnings"]
 
 
+async def test_one_request_that_is_refused_as_it_comes_is_told_without_rates_and_reported(
+    costs: Path, tmp_path: Path
+) -> None:
+    """It is over at moment 0 of the run, at which it came: JSON has no infinity to say how many a second that is."""
+    told, page = tmp_path / "told.json", tmp_path / "page.html"
+    flags = ("--concurrency", "1", "--requests", "1", "--input", "1000000", "--output", "1")
+    files = ("--json", str(told), "--records", str(tmp_path / "told.jsonl"))
+    out, _ = await slo("simulate", "--costs", str(costs), *flags, *files)
+    assert "goodput               - requests/s of - that came" in out
+    found = json.loads(told.read_text(), parse_constant=pytest.fail)
+    assert found["failures"] == {"context_length_exceeded": 1}
+    assert (found["offered_per_s"], found["goodput_per_s"], found["output_tokens_per_s"]) == (None, None, None)
+    await slo("report", str(told), "--output", str(page))
+    assert "0.0 % of 1 requests were answered" in page.read_text()
+
+
 async def test_what_is_missing_of_a_data_sheet_is_named(tmp_path: Path) -> None:
     _, said = await slo("calibrate", "--flops", "1e12", "--output", str(tmp_path / "costs.json"), code=2)
     assert "--bandwidth" in said

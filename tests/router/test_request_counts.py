@@ -144,6 +144,32 @@ def finished(
 SAMPLING = SamplingParams(max_tokens=16, n=2)
 
 
+def read_s(told: Distribution, share: float) -> float:
+    """Return a quantile as Prometheus' histogram_quantile reads it: in proportion between two bounds."""
+    rank, low, below = share * told.count, 0.0, 0
+    for high, count in told.buckets():
+        if count >= rank:
+            return low + (high - low) * (rank - below) / (count - below)
+        low, below = high, count
+    raise AssertionError("the last bucket has all")
+
+
+@pytest.mark.parametrize("took_s", [0.0008, 0.002, 0.007, 0.02, 0.06, 0.15, 0.4, 3.0, 100.0])
+def test_what_a_dashboard_reads_of_parts_is_near_what_they_took(took_s: float) -> None:
+    """All took as long, so every quantile should read as that: no bound is more than five times the one before."""
+    router = timeline("r", received=0.0, tokenized=0.0, placed=took_s, first_token=took_s, last_token=2 * took_s)
+    prefill = timeline("p", run_received=0.0, prefill_begun=0.0, last_chunk_computed=took_s)
+    counts = RequestCounts(NO_TARGETS)
+    for _ in range(20):
+        counts.finished(finished(timelines=(router, timeline("d"), prefill)), SAMPLING, "text_completion")
+    parts = {"queue": 1, "prefill": 1, "decode": 1, "inference": 2, "e2e": 2}
+    for name, times in parts.items():
+        told: Distribution = getattr(counts, f"{name}_s")
+        assert told.total == pytest.approx(20 * times * took_s)
+        for share in (0.5, 0.95, 0.99):
+            assert 1 / 5 <= read_s(told, share) / (times * took_s) <= 5, (name, share)
+
+
 def test_each_answer_has_its_ending() -> None:
     counts = RequestCounts(NO_TARGETS)
     counts.finished(finished(FinishReason.STOP, FinishReason.LENGTH), SAMPLING, "chat")

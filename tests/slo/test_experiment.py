@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,8 @@ def test_a_trial_counts_what_was_due_in_its_window_and_has_nothing_else_unless_t
     assert (made.about, made.workload, made.name, made.variant) == ({}, {}, "", ())
     assert made.rate_per_s == 1.0  # as it came, where nobody says which was asked
     assert made.asked == (("slo", "none"),)
+    moment = Window(from_s=2.0, until_s=math.nextafter(2.0, math.inf))
+    assert trial(due, moment, parse_objectives(""), labels={}).rate_per_s == 0.0  # none, and to be put in order
     told = trial(
         due, Window(from_s=0, until_s=9), parse_objectives("ttft=1s"), labels={"rate": 5, "b": 1, "a": 2},
         about={"seed": 1}, name="mine", workload={"input": "64"},

@@ -162,13 +162,22 @@ def test_burstgpt_leaves_out_what_failed(tmp_path: Path) -> None:
     assert (second.turns[0].input_tokens, second.turns[0].output_tokens) == (417, 276)
 
 
+def test_nothing_else_is_asked_of_a_row_of_burstgpts_that_failed(tmp_path: Path) -> None:
+    rows = "5,ChatGPT,472,18,490,API log\n45,ChatGPT,0,0,0,API log\n,ChatGPT,,0,,API log\n118,GPT-4,417,276,693,l\n"
+    alone = "5,ChatGPT,472,18,490,API log\n118,GPT-4,417,276,693,l\n"
+    whole, answered = (written(tmp_path, name, BURSTGPT + told) for name, told in (("b.csv", rows), ("a.csv", alone)))
+    assert [*read_burstgpt(whole)] == [*read_burstgpt(answered)]
+
+
 @pytest.mark.parametrize(
     ("row", "field"),
     [
         ("nan,m,1,1,2,l", "Timestamp"),
         ("-1,m,1,1,2,l", "Timestamp"),
         ("1,m,,1,2,l", "Request tokens"),
+        ("1,m,0,1,1,l", "Request tokens"),
         ("1,m,1,1.5,2,l", "Response tokens"),
+        ("1,m,0,,0,l", "Response tokens"),
     ],
 )
 def test_a_malformed_line_of_burstgpts_is_named(tmp_path: Path, row: str, field: str) -> None:

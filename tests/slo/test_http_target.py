@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
@@ -18,17 +18,20 @@ HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding
 
 
 class Server:
-    """Answers each request with one token; `done` is said at the end of it, and the body's end where it `ends`."""
+    """Answers each request with one token; `done` is said at the end of it, and behind `end` that of the body where it
+    `ends`.
+    """
 
     def __init__(self) -> None:
         self.num_connections = 0
         self.done = b"data: [DONE]\n\n"
+        self.end: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0.01)
         self.ends = True
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: list[asyncio.Task[None]] = []
 
     def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.num_connections += 1
-        self.tasks.add(asyncio.create_task(self.serve(reader, writer)))
+        self.tasks.append(asyncio.create_task(self.serve(reader, writer)))
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -39,7 +42,7 @@ class Server:
                 told = b"data: " + json.dumps(PART).encode() + b"\n\n" + self.done
                 writer.write(HEAD + b"%x\r\n%b\r\n" % (len(told), told))
                 await writer.drain()
-                await asyncio.sleep(0.01)
+                await self.end()
                 if self.ends:
                     writer.write(b"0\r\n\r\n")
         writer.close()
@@ -62,8 +65,9 @@ async def tokens(target: HttpTarget) -> list[int]:
     return [token for part in [part async for part in target.call(ask)] for token in part.token_ids]
 
 
-async def test_requests_that_follow_one_another_go_by_one_connection() -> None:
+async def test_requests_that_follow_one_another_go_by_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new one for each would be in every time to the first token."""
+    monkeypatch.setattr("pagewire.slo.http_target.SOON_S", 60.0)
     async with serving() as (server, target):
         for _ in range(5):
             assert await tokens(target) == [5]
@@ -72,13 +76,42 @@ async def test_requests_that_follow_one_another_go_by_one_connection() -> None:
         assert server.num_connections == 3
 
 
-async def test_a_body_that_does_not_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nobody_waits_for_a_body_that_is_kept_open_and_its_connection_is_used_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first body ends when the second request has come: who waits for the one does not send the other."""
+    monkeypatch.setattr("pagewire.slo.http_target.REST_S", 60.0)
+    async with asyncio.timeout(30), serving() as (server, target):
+        second = asyncio.Event()
+        server.end = second.wait
+        assert await tokens(target) == [5]
+        second.set()
+        assert await tokens(target) == [5]
+        assert server.num_connections == 2
+        await asyncio.gather(*target._rests)
+        await asyncio.gather(tokens(target), tokens(target))
+        assert server.num_connections == 2
+
+
+async def test_a_body_that_does_not_end_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pagewire.slo.http_target.REST_S", 0.05)
     async with serving() as (server, target):
         server.ends = False
         assert await tokens(target) == [5]
         assert await tokens(target) == [5]
         assert server.num_connections == 2
+        await asyncio.wait_for(asyncio.gather(*server.tasks), 30)  # the server sees its connections end
+
+
+async def test_bodies_that_do_not_end_are_closed_with_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pagewire.slo.http_target.REST_S", 60.0)
+    before = asyncio.all_tasks()
+    async with asyncio.timeout(30), serving() as (server, target):
+        server.ends = False
+        await asyncio.gather(*(tokens(target) for _ in range(3)))
+        assert len(target._rests) == 3
+    assert not target._rests
+    assert asyncio.all_tasks() == before
 
 
 async def test_a_stream_that_ends_early_is_a_failure() -> None:

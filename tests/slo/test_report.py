@@ -248,8 +248,9 @@ def test_two_runs_that_do_not_differ() -> None:
 def test_runs_that_differ_in_what_was_cached_are_told_to() -> None:
     """The second of two runs of one seed finds the prompts of the first where the server keeps them."""
 
-    def cached(name: str, tokens: int | None) -> Trial:
-        records = [record(k, k, 0.1, (0.01,), cached_tokens=tokens) for k in range(100)]
+    def cached(name: str, tokens: int | None, refused: int = 0) -> Trial:
+        records = [failed(k, k) for k in range(refused)]
+        records += [record(k, k, 0.1, (0.01,), cached_tokens=tokens) for k in range(refused, 100)]
         window = Window(from_s=0, until_s=100)
         return trial(records, window, parse_objectives("ttft=1s"), labels={}, name=name)
 
@@ -257,6 +258,7 @@ def test_runs_that_differ_in_what_was_cached_are_told_to() -> None:
     assert told in said(cached("first", 0), cached("again", 48))
     assert "prefix cache" not in said(cached("first", 0), cached("again", 6))
     assert "prefix cache" not in said(cached("first", None), cached("again", 48))
+    assert "prefix cache" not in said(cached("first", 48), cached("again", 48, refused=50))
 
 
 @pytest.mark.parametrize(
@@ -400,6 +402,21 @@ def test_the_page_holds_every_number_behind_its_figures(swept: Experiment, html:
         assert {figure.title, figure.says, figure.definition, *figure.columns} <= texts
         assert {str(cell) for row in figure.rows for cell in row if cell not in ("", None)} <= texts
     assert {*made.verdict, "pagewire slo sweep", "pagewire slo run --rate 2", "cpu none, cores 2"} <= texts
+
+
+def test_the_page_says_by_what_time_good_requests_are_told_per_second() -> None:
+    """A window of 10 s whose last answer came 20 s into the run: 10 good ones of two tokens are 0.5 a second, not 1."""
+    records = [record(k, k, 0.5 if k < 9 else 10.0, (1.0,)) for k in range(10)]
+    window, slo = Window(from_s=0, until_s=10), parse_objectives("ttft=1m")
+    texts = read(report(alone(trial(records, window, slo, labels={}))).html()).texts
+    columns = texts[texts.index("Every run") + 1 :]
+    row = columns[columns.index("tokens out /s") + 1 :]
+    told = dict(zip(columns, row, strict=False))
+    assert (told["rate /s"], told["window s"], told["good /s"]) == ("1", "0 to 10", "0.5")
+    assert told["tokens out /s"] == "1.0"
+    (words,) = (each for each in texts if "per second" in each and each.startswith("Objectives"))
+    assert "until it was over and the last of its requests as well" in words
+    assert "length of the window" not in words
 
 
 def test_what_a_run_said_is_text_and_no_markup() -> None:

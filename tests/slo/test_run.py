@@ -400,9 +400,11 @@ def test_a_row_of_an_earlier_version_is_a_record_and_one_without_its_moments_is_
         input_tokens=3, output_tokens=2, wanted_tokens=2,
     )  # fmt: skip
     row = row_of(told)
-    for name in ("cached_tokens", "ttft_parts_s", "error", "detail", "session", "request_id"):
+    for name in ("cached_tokens", "ttft_parts_s", "ended_s", "error", "detail", "session", "request_id"):
         del row[name]
     assert record_of(row) == told
+    with pytest.raises(ValueError, match="ended_s is not a number"):
+        record_of(row | {"ended_s": "late"})
     del row["first_s"]
     with pytest.raises(ValueError, match="no first_s"):
         record_of(row)

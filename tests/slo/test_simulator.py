@@ -160,6 +160,8 @@ def test_every_request_ends_once_with_all_its_tokens_or_an_error(name: str) -> N
     for number, count in turns.items():
         assert number in failed or sum(key[0] == number for key in keys) == count
     for record in records:
+        assert record.ended_s is not None
+        assert record.ended_s >= max(record.intended_s, record.last_s or 0.0)
         if not record.error:
             assert record.output_tokens == record.wanted_tokens
             assert record.intended_s < (record.first_s or 0.0) <= (record.last_s or 0.0)
@@ -268,6 +270,8 @@ def test_what_is_longer_than_the_model_goes_is_refused_as_by_a_router(longest: i
     )
     (record,) = Simulator(Composition(max_model_len=longest), COSTS, one, 0).run()
     assert (record.error, record.output_tokens) == (error, 0 if error else 3)
+    assert record.cached_tokens == (None if error else 0)  # nobody looked for what was refused
+    assert record.ended_s == (1.0 if error else record.last_s)
 
 
 def test_pods_of_one_machine_slow_each_other_down_while_their_steps_overlap() -> None:

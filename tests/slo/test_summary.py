@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from typing import Any
 
@@ -183,6 +184,11 @@ def test_a_summary_counts_tokens_gaps_and_what_was_cached_where_a_server_says() 
     ]
     assert summarize(cached, window, slo).cached_tokens == 16
     assert summarize(cached[1:], window, slo).cached_tokens == 0
+    assert (summarize(cached, window, slo).cached_share, summarize(records, window, slo).cached_share) == (0.125, None)
+    assert summarize(cached, window, slo).as_json()["cached_share"] == 0.125
+    for length in (0, 1):
+        short = dataclasses.replace(cached[0], input_tokens=length, cached_tokens=length)
+        assert summarize([short], window, slo).cached_share == length
     assert summarize(cached[::-1], window, slo) == summarize(cached, window, slo)
     mute = dataclasses.replace(records[0], first_s=None, last_s=None, gaps_s=(), output_tokens=0)
     assert summarize([mute], window, slo).failures == {"no_tokens": 1}
@@ -215,10 +221,45 @@ def test_where_all_are_due_at_once_or_as_others_are_answered_it_ends_with_the_la
     assert window.until_s > max(due)
     alone = Tally(0.0, math.inf, parse_objectives(""), is_closed=is_closed)
     alone.add(answered(0.0))
-    assert 0 < alone.summary().goodput_per_s < 100
+    assert 0 < (alone.summary().goodput_per_s or 0.0) < 100
     mute = Tally(0.0, math.inf, parse_objectives(""), is_closed=is_closed)
     mute.add(dataclasses.replace(failed(1.0), sent_s=1.5))
     assert mute.summary().window.until_s == pytest.approx(1.5)
+
+
+def test_a_closed_loop_is_not_over_before_its_last_request_failed() -> None:
+    """Four requests of one user of which the last hung for 8 s: three good ones in 8.4 s, not in the 0.4 s before."""
+    tally = Tally(0.0, math.inf, parse_objectives(""), is_closed=True)
+    for due_s in (0.0, 0.125, 0.25):
+        tally.add(answered(due_s, ttft_s=0.125, tokens=1))
+    tally.add(dataclasses.replace(failed(0.375, "timeout"), ended_s=8.375))
+    told = tally.summary()
+    assert told.window.until_s == told.ended_s == pytest.approx(8.375)
+    assert told.goodput_per_s == pytest.approx(3 / 8.375)
+    assert told.offered_per_s == pytest.approx(4 / 8.375)
+
+
+def test_what_failed_behind_an_open_window_makes_the_time_to_the_last_answer_longer() -> None:
+    records = [answered(1.0), dataclasses.replace(failed(9.0), ended_s=20.0)]
+    told = summarize(records, Window(from_s=0, until_s=10), parse_objectives(""))
+    assert (told.ended_s, told.offered_per_s, told.goodput_per_s) == (20.0, 0.2, 0.05)
+
+
+@pytest.mark.parametrize("at_s", [0.0, 1.5])
+def test_a_window_of_no_length_has_no_rates(at_s: float) -> None:
+    tally = Tally(at_s, math.inf, parse_objectives(""))
+    tally.add(dataclasses.replace(failed(at_s), ended_s=at_s))
+    told = tally.summary()
+    assert told.window.holds(at_s)
+    assert (told.offered_per_s, told.goodput_per_s, told.output_tokens_per_s) == (None, None, None)
+    json.dumps(told.as_json(), allow_nan=False)
+    # The same is answered, or fails, a while later: then time passed.
+    tally.add(dataclasses.replace(failed(at_s), ended_s=at_s + 2.0))
+    assert tally.summary().offered_per_s == pytest.approx(1.0)
+    # A window that ended as it began, and a request that took its time.
+    moment = Window(from_s=at_s, until_s=math.nextafter(at_s, math.inf))
+    told = summarize([dataclasses.replace(answered(at_s), ended_s=at_s + 2.0)], moment, parse_objectives(""))
+    assert (told.offered_per_s, told.goodput_per_s) == (None, 0.5)
 
 
 def test_where_nothing_was_cut_off_it_ends_as_if_it_had_no_end() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from pagewire.slo.objectives import parse_objectives
 from pagewire.slo.statistics import distribution_ms
@@ -22,6 +23,7 @@ TOLD = Summary(
     attained={"ttft": Attainment(good=9, total=10), "tpot": Attainment(good=8, total=10)},
     all_attained=Attainment(good=7, total=10),
     input_tokens=640,
+    looked_up_tokens=640,
     cached_tokens=160,
     output_tokens=110,
     short=0,
@@ -51,6 +53,16 @@ def test_what_was_not_asked_or_is_not_known_is_left_out() -> None:
     lines = list(table(bare))
     assert [line.split("  ")[0] for line in lines[5:]] == ["", "answered", "goodput", "requests", "output", "input"]
     assert lines[-1] == "input                 640 tokens"
+
+
+def test_where_there_is_no_rate_the_table_says_none() -> None:
+    moment = Window(from_s=0, until_s=math.nextafter(0, 1))
+    lines = list(table(dataclasses.replace(TOLD, window=moment, ended_s=moment.until_s)))
+    assert lines[-4:-1] == [
+        "goodput               - requests/s of - that came",
+        "requests              10 in 0.0 s, answered in 0.0 s, 3 failed",
+        "output                110 tokens, -/s",
+    ]
 
 
 def test_each_cause_of_failures_has_a_line_with_what_was_said_of_one() -> None:

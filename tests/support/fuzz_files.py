@@ -322,7 +322,7 @@ def _said(data: bytes) -> None:
 
 RECORD = Record(
     arrival=0, turn=0, intended_s=0.5, sent_s=0.5, first_s=0.7, last_s=0.9, gaps_s=(0.1, 0.1), input_tokens=5,
-    output_tokens=3, wanted_tokens=3, ttft_parts_s={"router": 0.1},
+    output_tokens=3, wanted_tokens=3, ttft_parts_s={"router": 0.1}, ended_s=0.9,
 )  # fmt: skip
 SUMMARY = {
     "window": {"from_s": 0.0, "until_s": 2.0}, "slo_ms": {"ttft": 500, "tpot": 50}, "labels": {"prefill": 1},

@@ -5,7 +5,8 @@ from __future__ import annotations
 # vLLM's, v1/metrics/loggers.py.
 TTFT_S = "0.001 0.005 0.01 0.02 0.04 0.06 0.08 0.1 0.25 0.5 0.75 1 2.5 5 7.5 10 20 40 80 160 640 2560"
 TOKEN_S = "0.01 0.025 0.05 0.075 0.1 0.15 0.2 0.3 0.4 0.5 0.75 1 2.5 5 7.5 10 20 40 80"
-PART_S = "0.3 0.5 0.8 1 1.5 2 2.5 5 10 15 20 30 40 50 60 120 240 480 960 1920 7680"
+VLLM_PART_S = "0.3 0.5 0.8 1 1.5 2 2.5 5 10 15 20 30 40 50 60 120 240 480 960 1920 7680"
+PART_S = f"0.001 0.005 0.01 0.025 0.05 0.1 0.2 {VLLM_PART_S}"  # and ours below, where short waits are
 # Its rising 1, 2, 5, which end at a model's longest context there, and here at the same for all models.
 TOKENS = "1 2 5 10 20 50 100 200 500 1000 2000 5000 10000 20000 50000 100000 200000 500000 1000000"
 ANSWERS = "1 2 5 10 20"
