@@ -6,6 +6,7 @@ nothing that is there already is written over.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import errno
 import ipaddress
@@ -92,7 +93,12 @@ def make(folder: Path, *, days: float = 30.0, hosts: Sequence[str] = HOSTS) -> l
     if there := [path for path in files if path.exists()]:  # parts of two sets would not fit one another
         raise FileExistsError(errno.EEXIST, "it is there already", str(there[0]))
     folder.mkdir(parents=True, exist_ok=True)
-    return [_write(path, data, mode) for path, (data, mode) in files.items()]
+    with contextlib.ExitStack() as failed:
+        for path, (data, mode) in files.items():
+            failed.callback(path.unlink, missing_ok=True)
+            _write(path, data, mode)
+        failed.pop_all()
+    return list(files)
 
 
 def _name(text: str) -> x509.Name:
@@ -115,8 +121,7 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     )
 
 
-def _write(path: Path, data: bytes, mode: int) -> Path:
+def _write(path: Path, data: bytes, mode: int) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(handle, "wb") as file:
         file.write(data)
-    return path

@@ -41,9 +41,9 @@ def run(
             verify=context,
         )
         said = answer.json()
-        error = None if answer.status_code == 202 else said["error"]
+        refusal = None if answer.status_code == 202 else (str(said["error"]["code"]), str(said["error"]["message"]))
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError) as problem:
         raise Unavailable(f"{router} does not answer as a router does: {problem}") from problem
-    if error is not None:
-        raise from_cause(str(error.get("code")), str(error.get("message")))
+    if refusal is not None:
+        raise from_cause(*refusal)
     typer.echo(json.dumps(said))

@@ -101,6 +101,7 @@ class _Stream(Generic[T]):
                     await self._pause(error)
                 except asyncio.CancelledError:
                     # grpc.aio says "the call was cancelled" and "your task was cancelled" with one exception.
+                    check_cancelled()
                     self._raise_if_cancelled()
                     raise
         finally:  # whoever closes or forgets an iterator will never read the rest

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pagewire.core.clock import Clock
-from pagewire.core.errors import Draining, PodLost, RoleRefused, Unavailable, UnknownPod
+from pagewire.core.errors import Draining, PagewireError, PodLost, RoleRefused, Unavailable, UnknownPod
 from pagewire.core.messages import Role
+from pagewire.core.tasks import shared
 from pagewire.router.pod import Pod
 from pagewire.router.pods import PodPool
 from pagewire.router.roster import DECODES
@@ -88,15 +89,21 @@ class RoleChanges:
         await self._claim(holder)
         try:
             self._check(pool, pod, role)  # another change may have ended while the lease was asked for
-            was, member = pod.registration.role, pod.registration.member
-            await self._order(pod, role)
         except BaseException:
             await self._give_up(holder)
             raise
-        log.info("%s, a %s pod, becomes a %s pod: %s", member, was, role, why)
-        seeing = asyncio.create_task(self._under_lease(pool, pod, role, holder))
+        was = pod.registration.role
+        answer = asyncio.create_task(self._order(pod, role, why))
+        seeing = asyncio.create_task(self._under_lease(pool, pod, role, holder, answer))
         self._under_way.add(seeing)
         seeing.add_done_callback(self._over)
+        try:
+            await shared(answer, ANSWER_S)
+        except TimeoutError:  # it may take the order yet: the lease is held until that is known
+            raise Unavailable(f"{pod.pod_id} did not answer within {ANSWER_S} s") from None
+        except PagewireError:
+            await asyncio.shield(seeing)  # whoever hears of it may order another at once
+            raise
         try:
             async with asyncio.timeout(self._wait_s):
                 incarnation = await asyncio.shield(seeing)
@@ -105,11 +112,23 @@ class RoleChanges:
             incarnation = ""
         return RoleChange(pod_id=pod.pod_id, role=role, was=was, incarnation=incarnation)
 
-    async def _under_lease(self, pool: PodPool, pod: Pod, role: Role, holder: str) -> str:
+    async def _under_lease(self, pool: PodPool, pod: Pod, role: Role, holder: str, answer: asyncio.Task[None]) -> str:
+        """See the change through; "" for one that takes too long, or that is refused, as whoever ordered it hears."""
         try:
-            return await self._seen(pool, pod, role, holder)
+            return await self._seen(pool, pod, role, holder) if await self._is_taken(answer, holder) else ""
         finally:
+            answer.cancel()
             await self._give_up(holder)
+
+    async def _is_taken(self, answer: asyncio.Task[None], holder: str) -> bool:
+        while True:
+            try:
+                await shared(answer, RENEW_S)
+                return True
+            except TimeoutError:  # a pod that stands still for long loses its link, which is an answer too
+                await self._renew(holder)
+            except PagewireError:
+                return False
 
     def _over(self, task: asyncio.Task[str]) -> None:
         self._under_way.discard(task)
@@ -122,12 +141,17 @@ class RoleChanges:
         except OSError as error:
             log.warning("the lease of a role change ends by itself: %s", error)
 
-    async def _order(self, pod: Pod, role: Role) -> None:
+    async def _renew(self, holder: str) -> None:
         try:
-            async with asyncio.timeout(ANSWER_S):
-                answer = await pod.change_role(role)
-        except TimeoutError:
-            raise Unavailable(f"{pod.pod_id} did not answer within {ANSWER_S} s") from None
+            await self._leases.claim(LEASE, holder, LEASE_S)
+        except OSError as error:
+            log.warning("the lease of a role change was not renewed: %s", error)
+
+    async def _order(self, pod: Pod, role: Role, why: str) -> None:
+        """Return when the pod has taken the order, or may have; raises what it refuses it for."""
+        was, member = pod.registration.role, pod.registration.member
+        try:
+            answer = await pod.change_role(role)
         except PodLost as error:
             # A pod with nothing to finish is gone at once, and gRPC drops what we have not read when a write of ours
             # meets the end of its stream. Whether it took the order is seen by what becomes of it.
@@ -136,6 +160,7 @@ class RoleChanges:
         if answer.error is not None:
             refusal = answer.error.error()
             raise RoleRefused(refusal.message) if isinstance(refusal, Draining) else refusal
+        log.info("%s, a %s pod, becomes a %s pod: %s", member, was, role, why)
 
     def _find(self, pod_id: str) -> tuple[PodPool, Pod]:
         for pool in self._pools:
@@ -160,13 +185,18 @@ class RoleChanges:
             raise RoleRefused("another pod changes its role now: one after the other")
 
     async def _seen(self, pool: PodPool, before: Pod, role: Role, holder: str) -> str:
-        """Return the incarnation in which the pod is usable in its new role, "" when it takes too long."""
+        """Return the incarnation in which the pod is usable in its new role, "" when it takes too long.
+
+        Raises PodLost where it goes and stays away, or comes back in another, Unavailable where it goes on as it was.
+        """
         known_s = left_s = self._clock.now()
         ends_s = known_s + HOLD_S
         while True:
-            for pod in pool.usable(role):
+            for pod in pool.usable(*Role):
                 if pod.pod_id == before.pod_id and pod.registration.incarnation != before.registration.incarnation:
-                    return pod.registration.incarnation
+                    if (came := pod.registration.role) is role:
+                        return pod.registration.incarnation
+                    raise PodLost(f"{before.pod_id} came back as a {came} pod: it ended while it changed its role")
             now_s = self._clock.now()
             if any(pod.pod_id == before.pod_id for pod in pool.pods):
                 known_s = now_s
@@ -179,7 +209,4 @@ class RoleChanges:
             if now_s >= ends_s:
                 return ""
             await pool.wait_change(min(RENEW_S, ends_s - now_s))
-            try:
-                await self._leases.claim(LEASE, holder, LEASE_S)
-            except OSError as error:
-                log.warning("the lease of a role change was not renewed: %s", error)
+            await self._renew(holder)

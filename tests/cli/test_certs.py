@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import re
 import stat
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from pagewire.cli import certs
 from pagewire.cli.certs import make
 from pagewire.serving.tls import Tls, Wire
 
@@ -70,6 +72,23 @@ def test_all_is_written_or_nothing(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match=r"router\.pem"):
         make(tmp_path / "set")
     assert not (tmp_path / "set" / "ca.pem").exists()  # of another set it would fit none of the others
+
+
+def test_where_the_disk_is_full_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, written = certs._write, list[Path]()
+
+    def write(path: Path, data: bytes, mode: int) -> None:
+        plain(path, data[:10], mode)
+        written.append(path)
+        if len(written) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(certs, "_write", write)
+    with pytest.raises(OSError, match="No space"):
+        make(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.undo()
+    assert len(make(tmp_path)) == 7
 
 
 def test_nothing_is_written_over(tmp_path: Path) -> None:

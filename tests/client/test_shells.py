@@ -202,6 +202,25 @@ async def test_cancel_from_another_task(aio_client: AsyncClient, server: tuple[S
             await anext(iterator)
 
 
+async def test_a_task_that_is_cancelled_with_its_stream_stays_cancelled(
+    aio_client: AsyncClient, server: tuple[ScriptedServer, str]
+) -> None:
+    server[0].script = server[0].silent
+    stream = aio_client.stream("a")
+
+    async def read() -> None:
+        async for _ in stream:
+            pass
+
+    task = asyncio.create_task(read())
+    assert await asyncio.to_thread(server[0].arrived.wait, 10)
+    stream.cancel()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
+
+
 async def test_a_cancelled_task_stays_cancelled(aio_client: AsyncClient, server: tuple[ScriptedServer, str]) -> None:
     server[0].script = server[0].endless
     task = asyncio.create_task(aio_client.generate("a"))

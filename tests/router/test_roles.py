@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,11 @@ from router_rig import RunningRouter, StartRouter, eventually
 from pagewire.cli.role import run
 from pagewire.core.errors import Draining, PodLost, RoleRefused, Unauthenticated, Unavailable
 from pagewire.core.load import Load
-from pagewire.core.messages import Role
+from pagewire.core.messages import ChangeRole, LinkMessage, Role
 from pagewire.router import role_changes
 from pagewire.router.keys import KEY_BYTES, NewKey
 from pagewire.serving.leases import Leases
+from pagewire.serving.link import Link
 
 KEY = "the operator's key"
 
@@ -101,6 +104,23 @@ async def test_the_command_says_what_the_router_says(start: StartRouter, capsys:
             await asyncio.to_thread(run, url, "d0", Role.PREFILL, "")
     with pytest.raises(Unavailable, match="does not answer as a router does"):
         await asyncio.to_thread(run, url, "d0", Role.PREFILL, KEY)
+
+
+@pytest.mark.parametrize("answer", [b'{"error": "not found"}', b'{"error": {"code": 1}}', b"[]", b"no JSON"])
+def test_the_command_says_so_where_something_else_answers(answer: bytes) -> None:
+    class Server(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(404)
+            self.send_header("content-length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+    with HTTPServer(("127.0.0.1", 0), Server) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        with pytest.raises(Unavailable, match="does not answer as a router does"):
+            run(f"http://127.0.0.1:{server.server_port}", "d0", Role.PREFILL, KEY)
+        thread.join()
 
 
 @pytest.mark.parametrize(
@@ -206,6 +226,65 @@ async def test_while_a_pod_drains_no_other_changes_though_its_order_is_answered(
 
         await eventually(is_free)
         assert p1.orders == [Role.DECODE]
+
+
+@pytest.mark.parametrize("end", ["it takes the order", "it refuses", "it is gone"])
+async def test_while_nobody_knows_whether_a_pod_took_its_order_no_other_changes(
+    start: StartRouter, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """Two pods that decode would both become prefill pods, and none be left."""
+    for name, value in (("LEASE_S", 1), ("RENEW_S", 0.2), ("GONE_S", 1.0), ("ANSWER_S", 0.2)):
+        monkeypatch.setattr(role_changes, name, value)
+    plain, held = FakePod._receive, list[tuple[FakePod, Link, LinkMessage]]()
+
+    def receive(pod: FakePod, link: Link, message: LinkMessage) -> None:
+        if isinstance(message, ChangeRole) and pod.pod_id == "d1":
+            held.append((pod, link, message))
+        else:
+            plain(pod, link, message)
+
+    monkeypatch.setattr(FakePod, "_receive", receive)
+    p0, d0, d1, p1 = quartet()
+    async with start(p0, d0, d1, p1, operator_key=KEY, role_change_wait_s=0.2) as router:
+        answer = await ask(router, "d1", "prefill")
+        assert (answer.status_code, answer.json()["error"]["message"]) == (503, "d1 did not answer within 0.2 s")
+        await asyncio.sleep(1.5)  # the lease would be over by itself
+        refused = await ask(router, "d0", "prefill")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "role_refused")
+        d1.role_refusal = RoleRefused("no") if end == "it refuses" else None
+        if end == "it is gone":
+            await router.registry.unregister(d1.registration)
+            await d1.die()
+        else:
+            plain(*held[0])
+        if end == "it takes the order":
+            await obeyed(router, d1)
+
+        async def is_free() -> bool:
+            return (await ask(router, "p1", "decode")).status_code == 202
+
+        await eventually(is_free)
+        assert d0.orders == []
+
+
+async def test_a_pod_that_comes_back_as_it_was_ended_while_it_changed(
+    start: StartRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p0, d0, d1, p1 = quartet()
+    async with start(p0, d0, d1, p1, operator_key=KEY) as router:
+        asking = asyncio.create_task(ask(router, "d1", "prefill"))
+        await d1.until(lambda: d1.orders)
+        old = d1.registration
+        d1.come_back(Role.DECODE)  # killed, and started anew by whoever watches it
+        await router.registry.register(d1.registration)
+        await router.registry.unregister(old)
+        answer = await asking
+        assert answer.status_code == 503
+        assert "came back as a decode pod" in answer.json()["error"]["message"]
+        asking = asyncio.create_task(ask(router, "p1", "decode"))
+        await p1.until(lambda: p1.orders)
+        await obeyed(router, p1)
+        assert (await asking).status_code == 202
 
 
 async def test_without_redis_no_pod_changes(start: StartRouter, monkeypatch: pytest.MonkeyPatch) -> None:
