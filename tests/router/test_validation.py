@@ -295,3 +295,34 @@ def test_a_refusal_is_in_the_callers_words() -> None:
     assert in_words(InvalidRequest("a", field="a"), called).field == "x"
     other = InvalidRequest("a and d", field="d")
     assert in_words(other, called) is other
+
+
+@pytest.mark.parametrize(("num_adapters", "more"), [(15, ""), (16, " and 1 more"), (18, " and 3 more")])
+def test_of_a_model_that_is_not_served_some_that_are_are_named(num_adapters: int, more: str) -> None:
+    names = [f"a{number}" for number in range(num_adapters)]
+    with pytest.raises(UnknownModel) as refused:
+        check(asked(model="b"), replace(LIMITS, adapters=tuple(names)))
+    told = ", ".join(map(repr, ["m", *names][:16]))
+    assert refused.value.message == f"model 'b' is not served here, {told}{more} are"
+
+
+@pytest.mark.parametrize(("model", "adapter"), [("", ""), ("m", ""), ("a", "a")])
+def test_an_adapter_is_named_as_the_model(model: str, adapter: str) -> None:
+    limits = replace(LIMITS, adapters=("a", "b"))
+    ask = asked(model=model)
+    check(ask, limits)
+    assert finish(ask, (1,), limits, seed=0).adapter == adapter
+
+
+@pytest.mark.parametrize(("max_tokens", "room"), [(5, 5), (97, 97), (98, 97), (100, 97), (1000, 97)])
+def test_an_answer_that_fits_what_there_is_has_as_much(max_tokens: int, room: int) -> None:
+    ask = asked(max_tokens=max_tokens, fits_max_tokens=True)
+    check(ask, LIMITS)
+    assert finish(ask, (1, 2, 3), LIMITS, seed=0).sampling.max_tokens == room
+    strict = asked(max_tokens=max_tokens)
+    if max_tokens > room:
+        with pytest.raises(ContextTooLong):
+            finish(strict, (1, 2, 3), LIMITS, seed=0)
+    if max_tokens >= LIMITS.max_model_len:
+        with pytest.raises(ContextTooLong):
+            check(strict, LIMITS)
