@@ -6,10 +6,16 @@ from typing import Any
 
 import pytest
 
-from pagewire.text.tools.parameters import ANY, MAX_PARTS, TEXT, Parameters
+from pagewire.text.tools.parameters import ANY, MAX_CHOICES, MAX_PARTS, MAX_POINTER_CHARS, TEXT, Parameters
 
 POINT = {"type": "object", "properties": {"x": {"type": "integer"}}}
-NAMED: dict[str, Any] = {"$defs": {"Point": POINT, "Unit": {"enum": ["C", "F"]}, "a/b~": {"type": "null"}}}
+LONG = "l" * (MAX_POINTER_CHARS - len("#/$defs/"))
+NAMED: dict[str, Any] = {
+    "$defs": {
+        "Point": POINT, "Unit": {"enum": ["C", "F"]}, "a/b~": {"type": "null"},
+        LONG: {"type": "null"}, f"l{LONG}": {"type": "null"},
+    }
+}  # fmt: skip
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -46,11 +52,14 @@ def one(schema: object, beside: dict[str, Any] = NAMED) -> Parameters:
         ({"anyOf": {"type": "null"}, "oneOf": [{"type": "array"}]}, {"array"}),
         *(({name: {}}, ANY) for name in ("$ref", "allOf", "properties", "items", "additionalProperties")),
         *(({"anyOf": {}}, TEXT), ({"anyOf": []}, frozenset[str]())),
-        *((nested(1), TEXT), (nested(5000), TEXT)),
+        *((nested(1), TEXT), (nested(MAX_CHOICES - 1), TEXT), (nested(MAX_CHOICES), ANY), (nested(5000), ANY)),
+        *(({"anyOf": [{}] * (MAX_CHOICES - 1)}, TEXT), ({"anyOf": [{}] * MAX_CHOICES}, ANY)),
         *(({"$ref": "#/$defs/Point"}, {"object"}), ({"$ref": "#/$defs/Unit", "description": "u"}, TEXT)),
         *(({"$ref": "#/$defs/a~1b~0"}, {"null"}), ({"$ref": "#/%24defs/Point"}, {"object"})),
         *(({"$ref": "#/$defs/None"}, ANY), ({"$ref": "other.json#/$defs/Point"}, ANY), ({"$ref": 1}, ANY)),
-        *(({"$ref": "#/$defs/Unit/enum/0"}, TEXT), ({"$ref": "#/$defs/Unit/enum/2"}, ANY)),
+        *(({"$ref": "#/$defs/Unit/enum/0"}, ANY), ({"$ref": "#/$defs/Unit/enum/2"}, ANY)),
+        *(({"$ref": "#/$defs/" + LONG}, {"null"}), ({"$ref": "#/$defs/l" + LONG}, ANY)),
+        *(({"allOf": [{}] * MAX_PARTS}, TEXT), ({"allOf": [{}] * (MAX_PARTS + 1)}, ANY)),
         *(({"$ref": "#/$defs/Unit/enum/0/C"}, ANY), ({"$ref": "#/$defs/Unit/enum/0/0"}, ANY), ({"$ref": "#a"}, ANY)),
         ({"description": "#/$defs/Point"}, TEXT),
         *(({"$ref": "#/$defs/Unit/enum/x"}, ANY), ({"$ref": "#/$defs/Point/type/x"}, ANY)),
@@ -73,7 +82,12 @@ def test_an_argument_that_nobody_named_is_a_text() -> None:
 @pytest.mark.parametrize(("links", "allowed"), [(MAX_PARTS - 2, {"number"}), (MAX_PARTS - 1, ANY)])
 def test_only_so_many_parts_are_looked_at(links: int, allowed: set[str]) -> None:
     # What is not looked at may say anything.
-    assert one({"$ref": "#/$defs/0", "properties": {}}, chain(links)).types("a") == allowed
+    assert one({"$ref": "#/$defs/0"}, chain(links)).types("a") == allowed
+
+
+def test_values_that_come_and_go_are_told_apart() -> None:
+    schema = {"anyOf": [*({"const": 1} for _ in range(20)), {"const": "a"}, {"const": None}]}
+    assert one(schema).types("a") == {"integer", "string", "null"}
 
 
 @pytest.mark.parametrize(
@@ -90,6 +104,7 @@ def test_only_so_many_parts_are_looked_at(links: int, allowed: set[str]) -> None
         ),
         ({"type": "string", "anyOf": [{"const": "a"}]}, None),
         ({"anyOf": [{"enum": ["a"]}, {"$ref": "#/properties/a"}]}, ["a"]),
+        *(({"anyOf": [{"const": i} for i in range(n)]}, v) for n, v in ((63, [*range(63)]), (64, None))),
     ],
 )
 def test_a_schema_may_allow_some_values_alone(schema: object, values: list[Any] | None) -> None:

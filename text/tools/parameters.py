@@ -1,13 +1,14 @@
 """The arguments of a tool, one by one: of which types each may be, and its schema apart from the others.
 
 Pure; knows JSON schemas. One may be put together of others: by `$ref`, which points to a part of the tool's own, and by
-`allOf`. Invariant: whatever a schema refers to, its own parts included, it is read in time that grows with its size.
+`allOf`. Invariant: whatever a schema refers to, its own parts included, an argument costs no more than a bounded look,
+or its schema's size where that is written out.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 from urllib.parse import unquote
 
@@ -17,7 +18,9 @@ ANY = frozenset(("string", "integer", "number", "boolean", "array", "object", "n
 TEXT = frozenset(("string",))
 NULL = frozenset(("null",))
 MAX_PARTS = 16  # that one schema is put together of, and are looked at
-_OPEN = ("$ref", "allOf", "properties", "items", "additionalProperties")  # these may be of any type
+MAX_CHOICES = 64  # of one argument
+MAX_POINTER_CHARS = 1024
+_OPEN = ("properties", "items", "additionalProperties")  # these may be of any type
 _NOWHERE = object()
 
 
@@ -26,99 +29,114 @@ class Parameters:
 
     def __init__(self, schema: Schema) -> None:
         self._root = schema
-        whole = self._whole(schema)
-        properties, required = whole.get("properties"), whole.get("required")
-        self._members: Schema = properties if isinstance(properties, dict) else {}
+        self._members: dict[str, Any] = {}
+        required: list[Any] = []
+        for part in self._parts(schema):
+            properties, needed = part.get("properties"), part.get("required")
+            for name, member in properties.items() if isinstance(properties, dict) else ():
+                self._members.setdefault(name, member)
+            required += needed if isinstance(needed, list) else ()
         self.names = tuple(self._members)
-        self.required: Set[str] = frozenset(
-            each for each in (required if isinstance(required, list) else ()) if isinstance(each, str)
-        )
+        self.required: Set[str] = frozenset(each for each in required if isinstance(each, str))
+        # Of each list of values, by its id, with itself: it may be that of many arguments.
+        self._types_among: dict[int, tuple[list[Any], Set[str]]] = {}
 
     def types(self, name: str) -> Set[str]:
         """Return the JSON types that an argument may be of; one of which nothing is said is a text."""
         found: set[str] = set()
-        ahead, seen = [self._members.get(name)], set[int]()
-        while ahead:
-            schema = ahead.pop()
-            if id(schema) in seen:
-                continue
-            seen.add(id(schema))
-            whole = self._whole(schema)
-            if (said := _said(whole)) is not None:
+        ahead = _Choices(self._members.get(name))
+        for schema in ahead:
+            parts = self._parts(schema)
+            if (said := _said(parts)) is not None:
                 found |= said
-            elif (values := _values(whole)) is not None:
-                found.update(map(type_of, values))
-            elif (choices := _choices(whole)) is not None:
-                ahead += choices
+            elif (values := _values(parts)) is not None:
+                found |= self._among(values)
+            elif (choices := _choices(parts)) is not None:
+                ahead.add(choices)
             else:
-                found |= ANY if any(key in whole for key in _OPEN) else TEXT
-        return found
+                found |= ANY if self._are_open(parts) else TEXT
+        return ANY if ahead.are_too_many else found
 
     def values(self, name: str) -> list[Any] | None:
         """Return the only values that an argument may have, None where it may have others."""
         found: list[Any] = []
-        ahead, seen = [self._members.get(name)], set[int]()
-        for schema in ahead:  # which grow
-            if id(schema) in seen:
-                continue
-            seen.add(id(schema))
-            whole = self._whole(schema)
-            if (values := _values(whole)) is not None:
+        ahead = _Choices(self._members.get(name))
+        for schema in ahead:
+            parts = self._parts(schema)
+            said, choices = _said(parts), _choices(parts)
+            if (values := _values(parts)) is not None:
                 found += values
-            elif _said(whole) == NULL:
+            elif said == NULL:
                 found.append(None)
-            elif (choices := _choices(whole)) is not None and "type" not in whole:
-                ahead += choices
+            elif choices is not None and said is None:
+                ahead.add(choices)
             else:
                 return None
-        return found
+        return None if ahead.are_too_many else found
 
     def alone(self, name: str) -> object:
         """Return the schema of an argument with all that it refers to in it."""
+        targets: list[str] = []
         numbers: dict[str, int] = {}
 
         def renamed(node: dict[str, Any]) -> dict[str, Any]:
             target = node.get("$ref")
             if isinstance(target, str) and self._at(target) is not _NOWHERE:
-                node["$ref"] = f"#/$defs/{numbers.setdefault(target, len(numbers))}"
+                if target not in numbers:
+                    numbers[target] = len(targets)
+                    targets.append(target)
+                node["$ref"] = f"#/$defs/{numbers[target]}"
             return node
 
         def copied(schema: object) -> Any:
             return json.loads(json.dumps(schema), object_hook=renamed)
 
         schema = copied(self._members[name])
-        definitions: dict[str, Any] = {}
-        while len(definitions) < len(numbers):  # which grow by what these refer to
-            target = tuple(numbers)[len(definitions)]
-            definitions[str(len(definitions))] = copied(self._at(target))
+        definitions = {str(number): copied(self._at(target)) for number, target in enumerate(targets)}  # which grow
         return {**schema, "$defs": definitions} if definitions else schema
 
-    def _whole(self, schema: object) -> Schema:
-        """Return a schema as one object with all that it is put together of; what it says itself comes first."""
-        whole: dict[str, Any] = {}
-        parts, seen = [schema], set[int]()
-        for part in parts:  # which grow
+    def _among(self, values: list[Any]) -> Set[str]:
+        known = self._types_among.get(id(values))
+        if known is None:
+            known = self._types_among[id(values)] = values, frozenset(map(type_of, values))
+        return known[1]
+
+    def _parts(self, schema: object) -> Sequence[Schema]:
+        """Return a schema with those that it is put together of, it first: what is said first counts."""
+        parts: list[Schema] = []
+        ahead, seen = [schema], set[int]()
+        for part in ahead:  # which grow
             if not isinstance(part, Mapping) or id(part) in seen:
                 continue
             seen.add(id(part))
-            for key, value in part.items():
-                if key == "$ref" and isinstance(value, str) and self._at(value) is not _NOWHERE:
-                    parts.append(self._at(value))
-                elif key == "allOf" and isinstance(value, list):
-                    parts += value
-                elif key == "properties" and isinstance(value, dict):
-                    whole[key] = {**value, **whole.get(key, {})}
-                elif key == "required" and isinstance(value, list):
-                    whole[key] = [*whole.get(key, ()), *value]
-                else:
-                    whole.setdefault(key, value)
-            if len(seen) == MAX_PARTS:
+            parts.append(part)
+            if len(parts) == MAX_PARTS:
                 break
-        return whole
+            ahead += self._behind(part)
+        return parts
+
+    def _behind(self, part: Schema) -> list[object]:
+        """Return what a schema is put together of besides itself, as far as that can be told."""
+        target, others = part.get("$ref"), part.get("allOf")
+        referred = self._at(target) if isinstance(target, str) else _NOWHERE
+        return [
+            *([] if referred is _NOWHERE else [referred]),
+            *(others[:MAX_PARTS] if isinstance(others, list) else ()),
+        ]
+
+    def _are_open(self, parts: Sequence[Schema]) -> bool:
+        """Return whether a schema that names no type allows others than texts, or may, in what cannot be looked at."""
+        seen = set(map(id, parts))
+        return any(
+            any(key in part for key in _OPEN)
+            or ("$ref" in part and not (isinstance(part["$ref"], str) and id(self._at(part["$ref"])) in seen))
+            or ("allOf" in part and not (isinstance(part["allOf"], list) and len(part["allOf"]) <= MAX_PARTS))
+            for part in parts
+        )
 
     def _at(self, target: str) -> object:
         """Return the part of the schema that a `$ref` names, `_NOWHERE` where there is none."""
-        head, *tokens = unquote(target).split("/")
+        head, *tokens = unquote(target).split("/") if len(target) <= MAX_POINTER_CHARS else ("",)
         if head != "#":
             return _NOWHERE
         part: object = self._root
@@ -133,6 +151,28 @@ class Parameters:
         return part
 
 
+class _Choices:
+    """Schemas of which one is chosen, and those that they choose of, each once; iterated while they grow."""
+
+    def __init__(self, schema: object) -> None:
+        self.are_too_many = False
+        self._schemas = [schema]
+        self._seen = {id(schema)}
+
+    def __iter__(self) -> Iterator[object]:
+        return iter(self._schemas)
+
+    def add(self, choices: Sequence[object]) -> None:
+        """Add some, unless that makes too many."""
+        if len(self._schemas) + len(choices) > MAX_CHOICES:
+            self.are_too_many = True
+            return
+        for choice in choices:
+            if id(choice) not in self._seen:
+                self._seen.add(id(choice))
+                self._schemas.append(choice)
+
+
 def type_of(value: object) -> str:
     """Return the JSON type of a value that was read from JSON."""
     if isinstance(value, bool):
@@ -141,19 +181,18 @@ def type_of(value: object) -> str:
     return names.get(type(value), "null")
 
 
-def _values(schema: Schema) -> list[Any] | None:
-    if "const" in schema:
-        return [schema["const"]]
-    values = schema.get("enum")
-    return values if isinstance(values, list) else None
+def _values(parts: Sequence[Schema]) -> list[Any] | None:
+    if (part := next((part for part in parts if "const" in part), None)) is not None:
+        return [part["const"]]
+    return next((part["enum"] for part in parts if isinstance(part.get("enum"), list)), None)
 
 
-def _said(schema: Schema) -> Set[str] | None:
-    said = schema.get("type")
+def _said(parts: Sequence[Schema]) -> Set[str] | None:
+    said = next((part["type"] for part in parts if isinstance(part.get("type"), str | list)), None)
     if isinstance(said, str):
         return frozenset((said,))
-    return frozenset(each for each in said if isinstance(each, str)) if isinstance(said, list) else None
+    return frozenset(each for each in said if isinstance(each, str)) if said is not None else None
 
 
-def _choices(schema: Schema) -> list[Any] | None:
-    return next((schema[name] for name in ("anyOf", "oneOf") if isinstance(schema.get(name), list)), None)
+def _choices(parts: Sequence[Schema]) -> list[Any] | None:
+    return next((part[name] for part in parts for name in ("anyOf", "oneOf") if isinstance(part.get(name), list)), None)
