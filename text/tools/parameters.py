@@ -104,15 +104,13 @@ class Parameters:
     def _parts(self, schema: object) -> Sequence[Schema]:
         """Return a schema with those that it is put together of, it first: what is said first counts."""
         parts: list[Schema] = []
-        ahead, seen = [schema], set[int]()
-        for part in ahead:  # which grow
-            if not isinstance(part, Mapping) or id(part) in seen:
-                continue
-            seen.add(id(part))
-            parts.append(part)
+        ahead = [schema]
+        for part in ahead:  # which grow, for ever where one refers to itself
+            if isinstance(part, Mapping):
+                parts.append(part)
+                ahead += self._behind(part)
             if len(parts) == MAX_PARTS:
                 break
-            ahead += self._behind(part)
         return parts
 
     def _behind(self, part: Schema) -> list[object]:
@@ -164,10 +162,8 @@ class _Choices:
 
     def add(self, choices: Sequence[object]) -> None:
         """Add some, unless that makes too many."""
-        if len(self._schemas) + len(choices) > MAX_CHOICES:
-            self.are_too_many = True
-            return
-        for choice in choices:
+        self.are_too_many |= len(self._schemas) + len(choices) > MAX_CHOICES
+        for choice in () if self.are_too_many else choices:
             if id(choice) not in self._seen:
                 self._seen.add(id(choice))
                 self._schemas.append(choice)
