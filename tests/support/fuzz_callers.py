@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -29,7 +29,7 @@ from pagewire.client.retry import RetryBudget, RetryPolicy
 from pagewire.client.routers import Routers
 from pagewire.client.status import error_from_wire
 from pagewire.core.errors import InvalidRequest, PagewireError, Unauthenticated
-from pagewire.core.sampling import Grammar, GrammarKind
+from pagewire.core.sampling import MAX_GRAMMAR_CHARS, Grammar, GrammarKind
 from pagewire.engine.grammars import Grammars
 from pagewire.protos import inference_pb2 as pb
 from pagewire.router import codec, openai, token_desk
@@ -38,6 +38,7 @@ from pagewire.router.anthropic.blocks import ContentBlocks
 from pagewire.router.authenticator import Authenticator
 from pagewire.router.events import Chunk
 from pagewire.router.intake import Intake
+from pagewire.router.json_text import read_object
 from pagewire.router.keys import NewKey
 from pagewire.router.responses import call as responses
 from pagewire.text import gbnf
@@ -45,7 +46,9 @@ from pagewire.text.reasoning import formats as reasoning
 from pagewire.text.reasoning.grammar import behind_reasoning
 from pagewire.text.reasoning.reader import ReasoningReader
 from pagewire.text.tokenizer import Tokenizer
+from pagewire.text.tools import grammar
 from pagewire.text.tools.formats import FORMATS
+from pagewire.text.tools.parameters import Parameters
 from pagewire.text.tools.reader import ToolReader
 
 ORIGIN = {"request_id": "r"}
@@ -286,6 +289,14 @@ SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
     "$defs": {"t": {"type": "object", "patternProperties": {"^x": {"const": 1}}, "allOf": [{"minProperties": 1}]}},
 }
+REFERRING: dict[str, Any] = {
+    "$ref": "#/$defs/all",
+    "allOf": [{"properties": {"a": {"$ref": "#/$defs/u"}}, "required": ["a"]}],
+    "$defs": {
+        "u": {"enum": ["C", 1], "type": ["string", "integer"]},
+        "all": {"properties": {"b": {"anyOf": [{"$ref": "#/$defs/u"}, {"items": {"$ref": "#/$defs/all"}}]}}},
+    },
+}
 LARK = 'start: ("(" start ")") | NUMBER | w~1..3\nw: /[a-z]+/ "x"i\nNUMBER: /[0-9]{1,2}/\n%ignore " "'
 GBNF = (
     'root ::= "(" root ")" | number [^a-f\\]\\x41]*\n# digits\nnumber ::= [0-9]{1,2} ("." [0-9]+)?\n',
@@ -298,6 +309,20 @@ KNOWN: dict[str, dict[str, Any]] = {
     "get_weather": {"properties": {"city": {"type": "string"}, "days": {"type": "array"}, "t": {"type": ["number"]}}},
     "now": {},
 }
+
+
+def _forced(data: bytes) -> None:
+    """Have a call of a tool with this schema forced: the grammar is compiled where arguments stand one by one, too."""
+    schema = read_object("it", data.decode(errors="replace"), field="tools")
+    parameters = Parameters(schema)
+    for name in parameters.names:
+        assert isinstance(parameters.types(name), Set)
+        parameters.values(name)
+        parameters.alone(name)
+    for each in (FORMATS["qwen3_coder"], FORMATS["pythonic"], FORMATS["hermes"]):
+        calls = grammar.calls(each, [("f", schema)], {}, is_single=True)
+        if len(calls) <= MAX_GRAMMAR_CHARS:
+            _grammars().compile(Grammar(kind=GrammarKind.LARK, text=calls, field="tools"))
 
 
 def _called(data: bytes) -> None:
@@ -497,6 +522,17 @@ PARSERS = (
         files=("engine/grammars.py", "text/closed_schema.py"),
         mutate=as_json,
         cost=8,
+    ),
+    Parser(
+        name="parameters of a tool",
+        parse=_forced,
+        seeds=lambda: _dumped(
+            REFERRING, {"properties": {"more": SCHEMA["properties"]["more"]}, "$defs": SCHEMA["$defs"]}
+        ),
+        errors=(InvalidRequest,),
+        files=("text/tools/parameters.py", "text/tools/grammar.py", "text/lark.py"),
+        mutate=as_json,
+        cost=16,
     ),
     Parser(
         name="regular expression",
