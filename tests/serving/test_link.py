@@ -157,6 +157,7 @@ async def test_frames_arrive_once_and_in_order_both_ways(served: tuple[Recorder,
     dialer, task = await dialled(address, ours, identity("client"))
     link = await dialer.up(5)
     assert link.peer.peer_id == "server"
+    await theirs.until(lambda: bool(theirs.links))  # ours may be up first
     assert type(link._line) is type(theirs.links[0]._line) is (LinkSocket if server.links._door else LinkStream)
     frames = [Cancel(request_id=str(i), reason="client") for i in range(500)]
     for frame in frames:
