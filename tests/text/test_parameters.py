@@ -162,6 +162,7 @@ def test_what_it_says_itself_of_an_argument_comes_first() -> None:
             {"items": {"$ref": "#/properties/a"}},
             {"items": {"$ref": "#/$defs/0"}, "$defs": {"0": {"items": {"$ref": "#/$defs/0"}}}},
         ),
+        ([{"$ref": "#/$defs/Unit"}], [{"$ref": "#/$defs/0"}]),  # which is no schema
         # Whoever compiles these refuses them.
         *(({"$ref": ref}, {"$ref": ref}) for ref in ("#/$defs/None", "a.json#/$defs/Unit", "#/$defs/Unit/enum/0/0")),
         ({"properties": {"$ref": {"$ref": "#/$defs/Unit"}}},

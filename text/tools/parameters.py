@@ -93,7 +93,7 @@ class Parameters:
 
         schema = copied(self._members[name])
         definitions = {str(number): copied(self._at(target)) for number, target in enumerate(targets)}  # which grow
-        return {**schema, "$defs": definitions} if definitions else schema
+        return {**schema, "$defs": definitions} if definitions and isinstance(schema, dict) else schema
 
     def _among(self, values: list[Any]) -> Set[str]:
         known = self._types_among.get(id(values))
