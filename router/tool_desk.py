@@ -86,7 +86,11 @@ class ToolDesk:
 
     def _calls(self, tools: Tools, tool_format: ToolFormat) -> str:
         """Return the grammar of an answer that is all calls."""
-        return grammar.calls(tool_format, tools.callable, self._ids(tool_format), is_single=tools.is_single)
+        try:
+            return grammar.calls(tool_format, tools.callable, self._ids(tool_format), is_single=tools.is_single)
+        except RecursionError as error:
+            word = tools.words.tools
+            raise InvalidRequest(f"{word} are nested too deeply", field=word) from error
 
     def _ids(self, tool_format: ToolFormat) -> dict[str, int]:
         """Return the special tokens of a format."""

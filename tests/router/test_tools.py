@@ -252,6 +252,24 @@ async def test_some_tools_alone_may_be_called_and_the_prompt_shows_all(
             assert pod.submits[-1].spec.sampling.grammar is None
 
 
+async def test_however_deep_a_schema_is_it_is_taken_or_refused_by_name(valkey: ValkeyServer, tmp_path: Path) -> None:
+    """Around where Python reads no deeper: what was read just so is written out from a few calls further in."""
+    statuses = []
+    async with running_router(valkey.connection_url, model(tmp_path, "glm"), speaker()) as router:
+        for depth in range(880, 1000):
+            nested = '{"items":' * depth + "{}" + "}" * depth
+            function = (
+                f'{{"name": "f", "parameters": {{"properties": {{"a": {{"type": "array", "items": {nested}}}}}}}}}'
+            )
+            tools = f'[{{"type": "function", "function": {function}}}]'
+            body = f'{{"messages": [{{"role": "user", "content": "a"}}], "tool_choice": "required", "tools": {tools}}}'
+            answer = await router.http.post("/v1/chat/completions", content=body)
+            assert answer.status_code == 200 or "nested too deeply" in answer.json()["error"]["message"], answer.text
+            statuses.append(answer.status_code)
+    assert statuses == sorted(statuses)
+    assert set(statuses) == {200, 400}
+
+
 async def test_a_setting_names_the_format_that_no_template_tells(valkey: ValkeyServer, tmp_path: Path) -> None:
     folder = byte_tokenizer.save(
         tmp_path, chat_template="{% if tools and false %}{% endif %}{{ messages[-1].content }}<|im_end|>"
