@@ -24,7 +24,8 @@ MOST_MOMENT_S = 0.02
 MAX_TRIES = 20
 BLOCK = 16
 SUBMITTED_S = 0.1  # until a request that is in has gone to a pod
-MOST_LANDED = 10  # blocks of those 20 that another prefill pod is to fetch, where it computes the rest
+MOST_LANDED = 10  # blocks of 20, where the rest is still to be computed
+SETTLED_S = 0.05  # nothing new for so long: who runs has said all that it heard of who is stopped
 
 Pod = dict[str, Any]
 
@@ -182,8 +183,22 @@ async def shipping(scene: Scene) -> None:
     scene.stop(engine)
     await scene.ask()
     await scene.walk(lambda: scene.num_placed > 0, "the first blocks", engine)
+    await _rest_is_missing(scene)
+
+
+async def _rest_is_missing(scene: Scene) -> None:
+    """The prefill pod's engine is stopped, its other processes run: not much has come, however late it is told of.
+
+    Much may have: as where the first blocks wait for a stream to open, or the machine is busy with others.
+    """
+    num_placed = -1.0
+    while num_placed != scene.num_placed:
+        num_placed = scene.num_placed
+        await asyncio.sleep(SETTLED_S)
+    if num_placed > MOST_LANDED:
+        raise TooFast("too much of it is here")
     if scene.counter(scene.p, "num_requests_running") == 0:
-        raise TooFast("the prompt is done")  # as where the first blocks wait for a stream to open
+        raise TooFast("the prompt is done")
 
 
 async def shipping_beside_others(scene: Scene, begin_others: Callable[[], Awaitable[None]], num_others: int) -> None:
@@ -212,10 +227,7 @@ async def shipping_beside_others(scene: Scene, begin_others: Callable[[], Awaita
         scene.let_go(other)
     await scene.walk(lambda: scene.counter(pod, "kv_blocks_reserved") > 0, "a reservation", here)
     await scene.walk(lambda: scene.num_placed > 0, "the first blocks", here, engine)
-    if scene.num_placed > MOST_LANDED:  # to fetch more would take about as long as to compute the little that is left
-        raise TooFast("too much of it is here")
-    if scene.counter(scene.p, "num_requests_running") == 0:
-        raise TooFast("the prompt is done")
+    await _rest_is_missing(scene)  # to fetch more would take about as long as to compute the little that is left
     if scene.counter(pod, "num_requests_running") < num_others:
         raise TooFast("the others are done")
 
