@@ -251,8 +251,8 @@ release-wire: $(STAMP)  ## protos/released anew from protos/*.proto: on the day 
 support: setup  ## docs/support.md anew: every feature, as seen in each of the ways that a request may go
 	@SUPPORT=write HF_HUB_OFFLINE=1 $(BIN)/pytest -q tests/features
 
-slo-samples: $(STAMP)  ## the sample recordings in slo/recordings anew
-	@$(BIN)/python -c 'from pagewire.slo.samples import FOLDER, write; write(FOLDER)'
+slo-samples: $(STAMP)  ## the sample recordings in slo/workloads/recordings anew
+	@$(BIN)/python -c 'from pagewire.slo.workloads.samples import FOLDER, write; write(FOLDER)'
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 28

@@ -20,16 +20,16 @@ sys.path.append(str(Path(__file__).parent / "support"))
 
 from origin import parser_of, write_figures
 
-from pagewire.slo.composition import Composition
-from pagewire.slo.cost_model import CostModel, LinkLaw, StepLaw, StepLine
-from pagewire.slo.made_up import Lengths, Shape, made_up
-from pagewire.slo.objectives import parse_objectives
-from pagewire.slo.processes import Process
-from pagewire.slo.record import Record
-from pagewire.slo.roofline import Device, ModelShape, roofline
+from pagewire.slo.costs.cost_model import CostModel, LinkLaw, StepLaw, StepLine
+from pagewire.slo.costs.roofline import Device, ModelShape, roofline
+from pagewire.slo.figures.objectives import parse_objectives
+from pagewire.slo.figures.record import Record
+from pagewire.slo.figures.tally import Tally
+from pagewire.slo.simulation.composition import Composition
 from pagewire.slo.simulation.simulator import Simulator
-from pagewire.slo.tally import Tally
-from pagewire.slo.transforms import retimed
+from pagewire.slo.workloads.made_up import Lengths, Shape, made_up
+from pagewire.slo.workloads.processes import Process
+from pagewire.slo.workloads.transforms import retimed
 
 LARGE = roofline(
     ModelShape(name="8B", parameters=8.03e9, num_layers=32, num_heads=32, num_kv_heads=8, head_dim=128),

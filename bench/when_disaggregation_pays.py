@@ -29,21 +29,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from pagewire.cli.slo_plan import read_model
-from pagewire.slo.bracket import Bracketing, Evidence, crossing
-from pagewire.slo.calibrate import PROMPTS
-from pagewire.slo.cost_model import CostModel, StepLaw, StepLine, StepShape
-from pagewire.slo.made_up import Lengths, Shape, made_up, parse_lengths
-from pagewire.slo.objectives import parse_objectives
+from pagewire.slo.costs.calibrate import PROMPTS
+from pagewire.slo.costs.cost_model import CostModel, StepLaw, StepLine, StepShape
+from pagewire.slo.costs.roofline import ModelShape
+from pagewire.slo.figures.objectives import parse_objectives
+from pagewire.slo.figures.summary import Window
 from pagewire.slo.planning import telling
 from pagewire.slo.planning.candidate import MAX_NUM_SEQS, Candidate, Choices, families
 from pagewire.slo.planning.device_kind import DeviceKind
 from pagewire.slo.planning.judge import Judge
 from pagewire.slo.planning.plan import Plan, Question, plan
-from pagewire.slo.processes import Process
-from pagewire.slo.roofline import ModelShape
-from pagewire.slo.summary import Window
-from pagewire.slo.transforms import retimed
-from pagewire.slo.workload import Workload
+from pagewire.slo.sweeps.bracket import Bracketing, Evidence, crossing
+from pagewire.slo.workloads.made_up import Lengths, Shape, made_up, parse_lengths
+from pagewire.slo.workloads.processes import Process
+from pagewire.slo.workloads.transforms import retimed
+from pagewire.slo.workloads.workload import Workload
 
 REPORT = Path(__file__).parents[1] / "docs" / "experiments" / "when-disaggregation-pays.md"
 CONFIG = {

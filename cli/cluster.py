@@ -34,7 +34,7 @@ from pagewire.core.config import settings
 from pagewire.core.errors import Unavailable
 from pagewire.router.config import RouterConfig
 from pagewire.serving.pod_config import PodConfig
-from pagewire.slo.redaction import bare
+from pagewire.slo.figures.redaction import bare
 
 HEALTH_POLL_S = 0.1
 KILL_MARGIN_S = 5.0

@@ -27,7 +27,7 @@ from pagewire.core.messages import Role
 from pagewire.core.units import parse_bytes
 from pagewire.router.config import RouterConfig
 from pagewire.serving.pod_config import PodConfig
-from pagewire.slo.sweep_config import SweepConfig
+from pagewire.slo.sweeps.sweep_config import SweepConfig
 
 if TYPE_CHECKING:
     from pagewire.engine.config import EngineConfig

@@ -23,10 +23,10 @@ from pagewire.core.config import ENVIRONMENT_PREFIX, ConfigError, load, settings
 from pagewire.core.errors import Unavailable
 from pagewire.core.local_models import MODELS_DIR_VARIABLE
 from pagewire.serving.scrape import counters, risen
-from pagewire.slo.configuration import PODS, Configuration
-from pagewire.slo.run import Run, RunPlan, Server, run
-from pagewire.slo.sweep import Cluster
-from pagewire.slo.workload import Workload
+from pagewire.slo.load.run import Run, RunPlan, Server, run
+from pagewire.slo.sweeps.configuration import PODS, Configuration
+from pagewire.slo.sweeps.sweep import Cluster
+from pagewire.slo.workloads.workload import Workload
 
 START_MARGIN_S = 60.0
 STOP_MARGIN_S = 30.0

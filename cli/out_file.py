@@ -8,8 +8,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from pagewire.slo.record import Record
-from pagewire.slo.record_files import record_file
+from pagewire.slo.figures.record import Record
+from pagewire.slo.figures.record_files import record_file
 
 
 def try_out(path: Path | None) -> None:

@@ -15,8 +15,8 @@ from pagewire.cli import flags, out_file, slo_plan, slo_simulate
 from pagewire.cli.options import ApiKey, Figures, Records, Slo, TlsCa, TlsCert, TlsKey
 from pagewire.cli.progress import say
 from pagewire.core.config import ConfigError
-from pagewire.slo.sweep_config import SweepConfig
-from pagewire.slo.workload_config import WorkloadConfig
+from pagewire.slo.sweeps.sweep_config import SweepConfig
+from pagewire.slo.workloads.workload_config import WorkloadConfig
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -69,9 +69,9 @@ def run(
     all the same.
     """
     from pagewire.cli import slo_run
-    from pagewire.slo.objectives import parse_objectives
-    from pagewire.slo.pieces import parse_vocabulary
-    from pagewire.slo.run import RunPlan, Server
+    from pagewire.slo.figures.objectives import parse_objectives
+    from pagewire.slo.load.pieces import parse_vocabulary
+    from pagewire.slo.load.run import RunPlan, Server
 
     try:
         plan = RunPlan(
@@ -110,8 +110,8 @@ def report(
     seed: Annotated[int, typer.Option("--seed", help="of the resamples that intervals come from")] = 0,
 ) -> None:
     """Write recorded runs as one self-contained page: figures, their numbers, definitions and a verdict."""
-    from pagewire.slo.experiment_files import read_experiment
-    from pagewire.slo.objectives import parse_objectives
+    from pagewire.slo.figures.experiment_files import read_experiment
+    from pagewire.slo.figures.objectives import parse_objectives
 
     try:
         objectives = None if slo is None else parse_objectives(slo)
@@ -150,8 +150,8 @@ def export(
     recording: Annotated[Path, typer.Argument(help="recording to write, as .jsonl", metavar="FILE")],
 ) -> None:
     """Write a workload, recorded or made up, as a recording in Mooncake's format, which other tools read as well."""
-    from pagewire.slo.formats.mooncake import write_mooncake
-    from pagewire.slo.workload_source import workload_of
+    from pagewire.slo.workloads.formats.mooncake import write_mooncake
+    from pagewire.slo.workloads.workload_source import workload_of
 
     if config.concurrency:
         raise ConfigError("a closed loop has no times that a recording could say: leave concurrency out")

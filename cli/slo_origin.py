@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from pagewire.slo.origin import machine, versions
-from pagewire.slo.redaction import bare
-from pagewire.slo.workload_config import WorkloadConfig
+from pagewire.slo.figures.origin import machine, versions
+from pagewire.slo.figures.redaction import bare
+from pagewire.slo.workloads.workload_config import WorkloadConfig
 
 KEY_FLAG = "--api-key"
 
 
 def asked(config: WorkloadConfig) -> dict[str, Any]:
     """Return what this process was asked, for its JSON: with the rate at which it asked, where none was said."""
-    from pagewire.slo.workload_source import rate_of
+    from pagewire.slo.workloads.workload_source import rate_of
 
     workload = config.as_json() | {"rate": rate_of(config)}
     return {"command": command_line(sys.argv), "seed": config.seed, "workload": workload}

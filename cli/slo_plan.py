@@ -16,10 +16,10 @@ from pagewire.cli.options import Slo
 from pagewire.cli.slo_origin import origin
 from pagewire.core.config import ConfigError
 from pagewire.core.document_files import read_object
-from pagewire.slo.workload_config import WorkloadConfig
+from pagewire.slo.workloads.workload_config import WorkloadConfig
 
 if TYPE_CHECKING:
-    from pagewire.slo.roofline import ModelShape
+    from pagewire.slo.costs.roofline import ModelShape
 
 REQUESTS = 400  # of a workload that is made up and says no number: a share of 90 % is known within 3 %
 
@@ -52,14 +52,14 @@ def plan(
 
     Exit code 1 where no cluster does.
     """
-    from pagewire.slo.objectives import parse_objectives
+    from pagewire.slo.figures.objectives import parse_objectives
+    from pagewire.slo.figures.summary import Window
     from pagewire.slo.planning import telling
     from pagewire.slo.planning.candidate import Choices
     from pagewire.slo.planning.device_files import read_kinds
     from pagewire.slo.planning.plan import Question
     from pagewire.slo.planning.plan import plan as planned
-    from pagewire.slo.summary import Window
-    from pagewire.slo.workload_source import workload_of
+    from pagewire.slo.workloads.workload_source import workload_of
 
     if config.concurrency:
         raise ConfigError("a plan is for a rate of requests: a closed loop (--concurrency) has none")
@@ -105,7 +105,7 @@ def read_model(path: Path) -> ModelShape:
     Raises UnknownModel where there is none, and OSError.
     """
     from pagewire.cli.models import resolve
-    from pagewire.slo.roofline import ModelShape
+    from pagewire.slo.costs.roofline import ModelShape
 
     file = path if path.is_file() else resolve(str(path)) / "config.json"
     return ModelShape.of(file.parent.name, read_object(file))

@@ -12,15 +12,15 @@ from pathlib import Path
 from pagewire.cli import out_file
 from pagewire.cli.progress import Report, bar, say
 from pagewire.cli.slo_origin import asked
-from pagewire.slo.player import Played
-from pagewire.slo.record import Record
-from pagewire.slo.redaction import bare
-from pagewire.slo.run import Run, RunPlan, Server, run
-from pagewire.slo.statistics import distribution_ms
-from pagewire.slo.table import table
-from pagewire.slo.workload import Workload
-from pagewire.slo.workload_config import WorkloadConfig
-from pagewire.slo.workload_source import workload_of
+from pagewire.slo.figures.record import Record
+from pagewire.slo.figures.redaction import bare
+from pagewire.slo.figures.statistics import distribution_ms
+from pagewire.slo.figures.table import table
+from pagewire.slo.load.player import Played
+from pagewire.slo.load.run import Run, RunPlan, Server, run
+from pagewire.slo.workloads.workload import Workload
+from pagewire.slo.workloads.workload_config import WorkloadConfig
+from pagewire.slo.workloads.workload_source import workload_of
 
 SHOWN_EVERY_S = 0.25
 INTERRUPTED = 130  # 128 and the number of SIGINT, as shells have it

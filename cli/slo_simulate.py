@@ -16,11 +16,11 @@ from pagewire.cli.options import Figures, Records, Slo, TlsCa
 from pagewire.cli.slo_origin import origin
 from pagewire.core.config import ConfigError
 from pagewire.core.errors import Overloaded, Unavailable
-from pagewire.slo.workload_config import WorkloadConfig
+from pagewire.slo.workloads.workload_config import WorkloadConfig
 
 if TYPE_CHECKING:
-    from pagewire.slo.cost_model import CostModel
-    from pagewire.slo.record import Record
+    from pagewire.slo.costs.cost_model import CostModel
+    from pagewire.slo.figures.record import Record
 
 ROUTER, ROUNDS, EFFICIENCY = "127.0.0.1:50050", 3, 0.6  # of `calibrate`, where nothing else is said
 SIMULATED = "simulated: no cluster was asked, and the figures are as good as the cost model is"
@@ -57,12 +57,12 @@ def simulate(
 ) -> None:
     """Play a workload on a cluster that is not there, by the product's own decisions and a cost model."""
     from pagewire.cli.progress import say
-    from pagewire.slo.composition import Composition
-    from pagewire.slo.objectives import parse_objectives
+    from pagewire.slo.figures.objectives import parse_objectives
+    from pagewire.slo.figures.table import failures, table
+    from pagewire.slo.figures.tally import Tally
+    from pagewire.slo.simulation.composition import Composition
     from pagewire.slo.simulation.simulator import Simulator
-    from pagewire.slo.table import failures, table
-    from pagewire.slo.tally import Tally
-    from pagewire.slo.workload_source import workload_of
+    from pagewire.slo.workloads.workload_source import workload_of
 
     try:
         composition = Composition(
@@ -153,9 +153,9 @@ def calibrate(
     from pagewire.cli.progress import say
     from pagewire.cli.slo_plan import read_model
     from pagewire.client import Tls
-    from pagewire.slo.calibrate import calibrate as measured
-    from pagewire.slo.calibrate import summary_lines
-    from pagewire.slo.roofline import Device, roofline, sheet_lines
+    from pagewire.slo.costs.calibrate import calibrate as measured
+    from pagewire.slo.costs.calibrate import summary_lines
+    from pagewire.slo.costs.roofline import Device, roofline, sheet_lines
 
     out_file.try_out(output)
     has_sheet = model is not None or flops or bandwidth or link or efficiency != EFFICIENCY
@@ -184,7 +184,7 @@ def calibrate(
 
 def read_costs(path: Path) -> CostModel:
     """Return the cost model in a file; raises ConfigError naming it."""
-    from pagewire.slo.cost_model import CostModel
+    from pagewire.slo.costs.cost_model import CostModel
 
     try:
         return CostModel.from_json(path.read_text(encoding="utf-8"))

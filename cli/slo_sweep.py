@@ -11,11 +11,11 @@ from pagewire.cli.local_clusters import LocalClusters, cluster_flags
 from pagewire.cli.progress import say
 from pagewire.cli.slo_origin import command_line
 from pagewire.core.config import ConfigError
-from pagewire.slo.finding import Finding, table
-from pagewire.slo.probe_plan import probe_workload, within_recording
-from pagewire.slo.sweep import Sweep
-from pagewire.slo.sweep_config import SweepConfig, differences
-from pagewire.slo.sweep_folder import SweepFolder
+from pagewire.slo.sweeps.finding import Finding, table
+from pagewire.slo.sweeps.probe_plan import probe_workload, within_recording
+from pagewire.slo.sweeps.sweep import Sweep
+from pagewire.slo.sweeps.sweep_config import SweepConfig, differences
+from pagewire.slo.sweeps.sweep_folder import SweepFolder
 
 LOCK_TIMEOUT_S = 120.0  # a killed sweep's cluster ends by itself well before
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from turns import Figures, Load, chosen, median, spread
 
-from pagewire.slo.configuration import Configuration, configurations
-from pagewire.slo.made_up import parse_lengths
-from pagewire.slo.workload_config import WorkloadConfig
+from pagewire.slo.sweeps.configuration import Configuration, configurations
+from pagewire.slo.workloads.made_up import parse_lengths
+from pagewire.slo.workloads.workload_config import WorkloadConfig
 
 COMMON = ("model=smollm2", "max_model_len=2048", "kv_memory=128MiB")
 ALONE, FEW, USERS = "1 user", "4 users", "6 users"

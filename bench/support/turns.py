@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from pagewire.cli.local_clusters import LocalClusters
-from pagewire.slo.configuration import Configuration
-from pagewire.slo.objectives import Objectives
-from pagewire.slo.record import Record
-from pagewire.slo.run import Run, RunPlan
-from pagewire.slo.sweep import Cluster
-from pagewire.slo.sweep_folder import SweepFolder
-from pagewire.slo.workload import Workload
-from pagewire.slo.workload_config import WorkloadConfig
-from pagewire.slo.workload_source import workload_of
+from pagewire.slo.figures.objectives import Objectives
+from pagewire.slo.figures.record import Record
+from pagewire.slo.load.run import Run, RunPlan
+from pagewire.slo.sweeps.configuration import Configuration
+from pagewire.slo.sweeps.sweep import Cluster
+from pagewire.slo.sweeps.sweep_folder import SweepFolder
+from pagewire.slo.workloads.workload import Workload
+from pagewire.slo.workloads.workload_config import WorkloadConfig
+from pagewire.slo.workloads.workload_source import workload_of
 
 PLAN = RunPlan(objectives=Objectives({}))
 LOCK_S = 1.0

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pagewire.slo.composition import MAX_MODEL_LEN, Composition
-from pagewire.slo.cost_model import CostModel
+from pagewire.slo.costs.cost_model import CostModel
+from pagewire.slo.costs.roofline import ModelShape
 from pagewire.slo.planning.device_kind import DeviceKind, joint_costs
-from pagewire.slo.roofline import ModelShape
+from pagewire.slo.simulation.composition import MAX_MODEL_LEN, Composition
 
 BLOCK_SIZE = 64  # coarser than the pods' default: a quarter of the messages to simulate
 MAX_NUM_SEQS = 256

@@ -15,11 +15,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pagewire.slo.cost_model import CostModel, StepLaw
-from pagewire.slo.objectives import Objectives
+from pagewire.slo.costs.cost_model import CostModel, StepLaw
+from pagewire.slo.figures.objectives import Objectives
+from pagewire.slo.figures.summary import Window
 from pagewire.slo.planning.candidate import BLOCK_SIZE, Family
-from pagewire.slo.summary import Window
-from pagewire.slo.workload import Workload
+from pagewire.slo.workloads.workload import Workload
 
 LUCK = 4.0  # standard deviations
 

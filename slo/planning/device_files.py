@@ -7,7 +7,7 @@ from typing import Any
 
 from pagewire.core.document_files import read_toml
 from pagewire.core.documents import real
-from pagewire.slo.cost_model import CostModel
+from pagewire.slo.costs.cost_model import CostModel
 from pagewire.slo.planning.device_kind import DeviceKind
 
 NUMBERS = ("flops", "bandwidth", "efficiency", "memory", "price_per_hour", "link", "link_latency_s")

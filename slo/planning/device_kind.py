@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from pagewire.slo.cost_model import CostModel, LinkLaw
-from pagewire.slo.roofline import Device, ModelShape, roofline
+from pagewire.slo.costs.cost_model import CostModel, LinkLaw
+from pagewire.slo.costs.roofline import Device, ModelShape, roofline
 
 USABLE = 0.9  # of a device's memory; the rest is for activations and the runtime
 

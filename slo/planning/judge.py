@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pagewire.slo.objectives import Objectives
+from pagewire.slo.figures.objectives import Objectives
+from pagewire.slo.figures.record import Record
+from pagewire.slo.figures.summary import Attainment, Summary, Window
+from pagewire.slo.figures.tally import summarize
 from pagewire.slo.planning.candidate import Candidate
-from pagewire.slo.record import Record
 from pagewire.slo.simulation.request import SimRequest
 from pagewire.slo.simulation.simulator import Simulator
-from pagewire.slo.summary import Attainment, Summary, Window
-from pagewire.slo.tally import summarize
-from pagewire.slo.workload import Workload
+from pagewire.slo.workloads.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

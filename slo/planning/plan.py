@@ -10,18 +10,18 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pagewire.slo.arrival import Arrival, Turn
-from pagewire.slo.objectives import Objectives
+from pagewire.slo.costs.roofline import ModelShape
+from pagewire.slo.figures.objectives import Objectives
+from pagewire.slo.figures.summary import Attainment, Window
 from pagewire.slo.planning.candidate import Candidate, Choices, Family, families
 from pagewire.slo.planning.demand import Demand
 from pagewire.slo.planning.device_kind import DeviceKind
 from pagewire.slo.planning.judge import Judge, Outcome
 from pagewire.slo.planning.search import cheapest
 from pagewire.slo.planning.spending import Spending, spending
-from pagewire.slo.roofline import ModelShape
-from pagewire.slo.summary import Attainment, Window
-from pagewire.slo.transforms import faster
-from pagewire.slo.workload import Workload
+from pagewire.slo.workloads.arrival import Arrival, Turn
+from pagewire.slo.workloads.transforms import faster
+from pagewire.slo.workloads.workload import Workload
 
 FASTER = 1.5
 

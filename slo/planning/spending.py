@@ -13,9 +13,9 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
+from pagewire.slo.figures.statistics import percentile
 from pagewire.slo.planning.judge import Whole
 from pagewire.slo.simulation.request import SimRequest
-from pagewire.slo.statistics import percentile
 
 QUEUE, COMPUTE = "prompt waits", "prompt is built"
 HERE = "prompt waits and is built"

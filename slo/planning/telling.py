@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+from pagewire.slo.figures.record import NAMES
+from pagewire.slo.figures.table import aligned
 from pagewire.slo.planning.plan import Plan, Side
 from pagewire.slo.planning.spending import Spending
-from pagewire.slo.record import NAMES
-from pagewire.slo.table import aligned
 
 
 def lines(plan: Plan) -> Iterator[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pagewire.slo.experiment import Experiment, Series
-from pagewire.slo.goodput import TARGETS, RatePoint, goodput, rate_points
+from pagewire.slo.figures.experiment import Experiment, Series
 from pagewire.slo.report.figure import Cell, Figure, percent
 from pagewire.slo.report.style import BOUND, INK, LEGEND, SOFT, TOP, line
+from pagewire.slo.sweeps.goodput import TARGETS, RatePoint, goodput, rate_points
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pagewire.slo.experiment import Experiment, Trial
-from pagewire.slo.record import Record
+from pagewire.slo.figures.experiment import Experiment, Trial
+from pagewire.slo.figures.record import Record
+from pagewire.slo.figures.ttft_parts import BEFORE, BEHIND
 from pagewire.slo.report.figure import FEW, Figure, percent
 from pagewire.slo.report.style import HATCHES, INK, LEGEND, SERIES
-from pagewire.slo.ttft_parts import BEFORE, BEHIND
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

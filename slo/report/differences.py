@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pagewire.slo.comparison import BEYOND, RESAMPLES, Difference
+from pagewire.slo.figures.comparison import BEYOND, RESAMPLES, Difference
 from pagewire.slo.report.figure import Figure
 from pagewire.slo.report.style import GRID, INK, SERIES
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pagewire.slo.experiment import Experiment, Trial
-from pagewire.slo.record import NAMES
+from pagewire.slo.figures.experiment import Experiment, Trial
+from pagewire.slo.figures.record import NAMES
 from pagewire.slo.report.figure import Cell, Figure, evenly, extremes, percent
 from pagewire.slo.report.style import BOUND, SOFT, TOP, legend, line
 

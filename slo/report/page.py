@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element, tostring
 
-from pagewire.slo.experiment import Experiment, Trial
+from pagewire.slo.figures.experiment import Experiment, Trial
+from pagewire.slo.figures.table import rate
 from pagewire.slo.report.figure import Cell, Figure, milliseconds, percent
 from pagewire.slo.report.sheet import svg, variable
 from pagewire.slo.report.style import DARK, INK
-from pagewire.slo.table import rate
 
 STYLE = Path(__file__).with_name("page.css")
 COLORS = {

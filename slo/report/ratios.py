@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pagewire.slo.experiment import DECODE, PREFILL, Experiment, Series
-from pagewire.slo.goodput import TARGETS, Goodput, goodput, rate_points
+from pagewire.slo.figures.experiment import DECODE, PREFILL, Experiment, Series
 from pagewire.slo.report.figure import Figure, percent
 from pagewire.slo.report.shown import of_alone
 from pagewire.slo.report.style import GRID, SERIES
+from pagewire.slo.sweeps.goodput import TARGETS, Goodput, goodput, rate_points
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pagewire.slo.comparison import compare
-from pagewire.slo.experiment import Experiment, Trial
+from pagewire.slo.figures.comparison import compare
+from pagewire.slo.figures.experiment import Experiment, Trial
 from pagewire.slo.report.attainment import attainment
 from pagewire.slo.report.breakdown import breakdown
 from pagewire.slo.report.differences import differences

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagewire.slo.experiment import Experiment, Trial
+from pagewire.slo.figures.experiment import Experiment, Trial
 from pagewire.slo.report.figure import evenly
 from pagewire.slo.report.style import MOST
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pagewire.slo.experiment import Experiment
+from pagewire.slo.figures.experiment import Experiment
 from pagewire.slo.report.figure import Figure, evenly
 from pagewire.slo.report.shown import of_alone
 from pagewire.slo.report.style import INK, legend, line

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from pagewire.slo.comparison import Difference
-from pagewire.slo.experiment import COLOCATED, DECODE, PREFILL, Experiment, Series, Trial
-from pagewire.slo.goodput import TARGETS, Goodput, goodput
+from pagewire.slo.figures.comparison import Difference
+from pagewire.slo.figures.experiment import COLOCATED, DECODE, PREFILL, Experiment, Series, Trial
 from pagewire.slo.report.attainment import Curve, curves
 from pagewire.slo.report.figure import percent
+from pagewire.slo.sweeps.goodput import TARGETS, Goodput, goodput
 
 TARGET = TARGETS[0]
 AT = percent(TARGET, 0)

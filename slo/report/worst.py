@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from pagewire.slo.experiment import Trial
-from pagewire.slo.record import Record
+from pagewire.slo.figures.experiment import Trial
+from pagewire.slo.figures.record import Record
 from pagewire.slo.report.figure import Figure, milliseconds
 from pagewire.slo.report.style import BOUND, HATCHES, INK, LEGEND, MISSED, SERIES
 

@@ -26,10 +26,10 @@ from pagewire.engine.sequence import Sequence
 from pagewire.engine.step import Computed, Step
 from pagewire.engine.step_cost import StepShape as PaceShape
 from pagewire.engine.step_pace import StepPace
-from pagewire.slo.composition import Composition
-from pagewire.slo.cost_model import StepKind, StepLaw, StepShape
+from pagewire.slo.costs.cost_model import StepKind, StepLaw, StepShape
 from pagewire.slo.simulation import decode_run
 from pagewire.slo.simulation.agenda import Agenda
+from pagewire.slo.simulation.composition import Composition
 from pagewire.slo.simulation.course import Course
 from pagewire.slo.simulation.machine import Machine
 

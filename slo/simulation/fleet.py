@@ -20,7 +20,7 @@ from pagewire.router.pod import Pod
 from pagewire.router.pods import PodPool
 from pagewire.serving.link import Link
 from pagewire.serving.registration import Registration
-from pagewire.slo.composition import Composition
+from pagewire.slo.simulation.composition import Composition
 from pagewire.slo.simulation.surroundings import Surroundings
 
 

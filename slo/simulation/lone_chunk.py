@@ -6,7 +6,7 @@ as soon as half the window bears it. A test runs both ways and compares every mo
 
 from __future__ import annotations
 
-from pagewire.slo.cost_model import LinkLaw
+from pagewire.slo.costs.cost_model import LinkLaw
 
 
 def messages(num_blocks: int, block_bytes: int, law: LinkLaw, at_s: float, free_s: float) -> list[tuple[float, int]]:

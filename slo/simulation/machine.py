@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pagewire.slo.cost_model import SharingLaw, StepKind
+from pagewire.slo.costs.cost_model import SharingLaw, StepKind
 
 
 class Paced(Protocol):

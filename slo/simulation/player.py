@@ -17,10 +17,10 @@ from pagewire.core.block_hash import BlockHash
 from pagewire.core.sampling import SamplingParams
 from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.router.request import Request
-from pagewire.slo.arrival import Arrival, Turn
 from pagewire.slo.simulation.agenda import Agenda
 from pagewire.slo.simulation.request import SimRequest
-from pagewire.slo.workload import Workload
+from pagewire.slo.workloads.arrival import Arrival, Turn
+from pagewire.slo.workloads.workload import Workload
 
 HALF = 1 << 31  # names of pieces lie below it, those of answers from it on
 TIMEOUT_S = 1e9  # nobody gives up

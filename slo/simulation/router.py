@@ -23,7 +23,7 @@ from pagewire.router.placing import Placed, Placer
 from pagewire.router.policies.named import policy_named, targets_of
 from pagewire.router.prefix_index import held, probes
 from pagewire.router.retry_budget import RetryBudget
-from pagewire.slo.composition import Composition
+from pagewire.slo.simulation.composition import Composition
 from pagewire.slo.simulation.entrance import SimEntrance
 from pagewire.slo.simulation.finish import finished
 from pagewire.slo.simulation.fleet import SimFleet

@@ -13,9 +13,10 @@ from itertools import pairwise
 
 from pagewire.core.load import Load
 from pagewire.core.messages import Role, Submit
-from pagewire.slo.composition import Composition
-from pagewire.slo.cost_model import CostModel
-from pagewire.slo.record import Record
+from pagewire.slo.costs.cost_model import CostModel
+from pagewire.slo.figures.record import Record
+from pagewire.slo.figures.ttft_parts import ttft_parts_s
+from pagewire.slo.simulation.composition import Composition
 from pagewire.slo.simulation.decode_pod import DecodePod
 from pagewire.slo.simulation.finish import timelines
 from pagewire.slo.simulation.player import Player
@@ -23,8 +24,7 @@ from pagewire.slo.simulation.prefill_pod import PrefillPod
 from pagewire.slo.simulation.request import SimRequest
 from pagewire.slo.simulation.router import SimRouter
 from pagewire.slo.simulation.surroundings import Surroundings
-from pagewire.slo.ttft_parts import ttft_parts_s
-from pagewire.slo.workload import Workload
+from pagewire.slo.workloads.workload import Workload
 
 HEARTBEAT_S = 1.0  # between two words of a pod on its load
 FIRST_HEARTBEAT_S = 0.05  # a pod says what it has as soon as it is linked

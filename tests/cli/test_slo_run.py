@@ -19,10 +19,10 @@ from stub_server import Asked, serving
 
 from pagewire.cli.slo_origin import command_line
 from pagewire.cli.slo_run import _line
-from pagewire.slo.objectives import parse_objectives
-from pagewire.slo.player import Played
-from pagewire.slo.record_files import read_records
-from pagewire.slo.run import RunPlan
+from pagewire.slo.figures.objectives import parse_objectives
+from pagewire.slo.figures.record_files import read_records
+from pagewire.slo.load.player import Played
+from pagewire.slo.load.run import RunPlan
 
 
 async def answer(asked: Asked) -> None:

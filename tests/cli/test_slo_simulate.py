@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pagewire_process import pagewire
 
-from pagewire.slo.cost_model import CostModel
-from pagewire.slo.record_files import read_records
+from pagewire.slo.costs.cost_model import CostModel
+from pagewire.slo.figures.record_files import read_records
 
 MODEL = {
     "hidden_size": 512, "num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 2,

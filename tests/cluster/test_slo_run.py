@@ -16,7 +16,7 @@ import pytest
 import tiny_model
 from live_cluster import LiveCluster
 
-from pagewire.slo.record_files import read_records
+from pagewire.slo.figures.record_files import read_records
 
 pytestmark = pytest.mark.cluster
 

@@ -15,8 +15,8 @@ import pytest
 import tiny_model
 from live_cluster import LiveCluster
 
-from pagewire.slo.cost_model import CostModel, StepShape
-from pagewire.slo.record_files import read_records
+from pagewire.slo.costs.cost_model import CostModel, StepShape
+from pagewire.slo.figures.record_files import read_records
 
 pytestmark = pytest.mark.cluster
 

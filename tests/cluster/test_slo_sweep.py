@@ -14,7 +14,7 @@ import pytest
 import tiny_model
 from lives import left_behind
 
-from pagewire.slo.record_files import read_records
+from pagewire.slo.figures.record_files import read_records
 
 pytestmark = pytest.mark.cluster
 

@@ -26,7 +26,7 @@ from pagewire.protos.inference_pb2_grpc import InferenceStub
 from pagewire.router.config import RouterConfig
 from pagewire.router.http_server import CLOSE_S
 from pagewire.serving.tls import Tls, Wire
-from pagewire.slo.run import Server
+from pagewire.slo.load.run import Server
 
 TOKENIZER = byte_tokenizer.build()
 

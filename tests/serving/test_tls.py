@@ -37,7 +37,7 @@ from pagewire.serving.link_server import LinkServer
 from pagewire.serving.pod_config import PodConfig
 from pagewire.serving.redis_address import RedisAddress
 from pagewire.serving.tls import CLEAR, Tls, Wire, check_redis
-from pagewire.slo.http_target import HttpTarget
+from pagewire.slo.load.http_target import HttpTarget
 
 TIMES = LinkTimes(heartbeat_s=0.05, silence_s=5.0, connect_s=5.0, reconnect_min_s=0.02, reconnect_max_s=0.1)
 

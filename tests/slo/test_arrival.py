@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pagewire.slo.arrival import Arrival, Turn
-from pagewire.slo.workload import Workload, num_pieces
+from pagewire.slo.workloads.arrival import Arrival, Turn
+from pagewire.slo.workloads.workload import Workload, num_pieces
 
 ONE = Turn(input_tokens=1, output_tokens=1, pieces=(7,))
 

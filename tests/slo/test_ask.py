@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagewire.slo.ask import Ask, AskFailed, Part
+from pagewire.slo.load.ask import Ask, AskFailed, Part
 
 
 def test_a_failure_has_a_name_to_be_counted_by_and_tells_people_more() -> None:

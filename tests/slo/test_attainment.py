@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import to_rgb
 
+from pagewire.slo.figures.statistics import wilson
 from pagewire.slo.report.attainment import attainment, curves
-from pagewire.slo.statistics import wilson
 
 # Good ones of ten at each rate.
 FALLS, HOLDS, NEVER = {1: 10, 2: 10, 4: 5}, {1: 10, 2: 10}, {1: 0, 2: 0}

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagewire.slo.bracket import Bracketing, Evidence, Listed, Search, Verdict, crossing
-from pagewire.slo.summary import Attainment
+from pagewire.slo.figures.summary import Attainment
+from pagewire.slo.sweeps.bracket import Bracketing, Evidence, Listed, Search, Verdict, crossing
 
 TARGETS = (0.9, 0.95, 0.99)
 LOWEST, HIGHEST = 0.1, 500.0

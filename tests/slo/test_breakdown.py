@@ -9,10 +9,10 @@ import pytest
 from drawn_figures import bars, drawn, has_grid, labelled, legend, spans, told, xs, ys
 from made_up_runs import experiment_of, failed, record, trial_of
 
-from pagewire.slo.experiment import Trial
-from pagewire.slo.record import Record
+from pagewire.slo.figures.experiment import Trial
+from pagewire.slo.figures.record import Record
+from pagewire.slo.figures.ttft_parts import PARTS
 from pagewire.slo.report.breakdown import Stack, breakdown, stack, stacks
-from pagewire.slo.ttft_parts import PARTS
 
 
 def parted(number: int, ttft_s: float, **parts_s: float) -> Record:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from pagewire.slo.calibration import BesideSeen, DecodeSeen, PromptSeen, Seen, calibrated
-from pagewire.slo.cost_model import CostModel, LinkLaw, SharingLaw, StepKind
+from pagewire.slo.costs.calibration import BesideSeen, DecodeSeen, PromptSeen, Seen, calibrated
+from pagewire.slo.costs.cost_model import CostModel, LinkLaw, SharingLaw, StepKind
 
 PREFILL, DECODE = StepKind.PREFILL, StepKind.DECODE
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from pagewire.slo.composition import Composition
+from pagewire.slo.costs.roofline import ModelShape
 from pagewire.slo.planning.candidate import Candidate, Choices, Family, families
 from pagewire.slo.planning.device_kind import DeviceKind, joint_costs
-from pagewire.slo.roofline import ModelShape
+from pagewire.slo.simulation.composition import Composition
 
 MODEL = ModelShape(name="m", parameters=1e9, num_layers=16, num_heads=16, num_kv_heads=4, head_dim=64)
 LARGE = DeviceKind(name="a", flops=1e14, bandwidth=4e11, memory=8e9, price_per_hour=2.0, link=10e9)

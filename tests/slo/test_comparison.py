@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pagewire.slo import comparison
-from pagewire.slo.comparison import Difference, compare, interval, newcombe, resampled
-from pagewire.slo.experiment import trial as trial_of
-from pagewire.slo.summary import Attainment
+from pagewire.slo.figures import comparison
+from pagewire.slo.figures.comparison import Difference, compare, interval, newcombe, resampled
+from pagewire.slo.figures.experiment import trial as trial_of
+from pagewire.slo.figures.summary import Attainment
 
 
 def test_newcombes_interval_is_the_published_one() -> None:

@@ -12,8 +12,8 @@ from pagewire.engine.config import MAX_NUM_BATCHED_TOKENS, POD_CHUNK_SIZE
 from pagewire.engine.limits import Limits
 from pagewire.router.config import RouterConfig
 from pagewire.serving.pod_config import PodConfig
-from pagewire.slo.composition import Composition
-from pagewire.slo.configuration import DEFAULT_PODS
+from pagewire.slo.simulation.composition import Composition
+from pagewire.slo.sweeps.configuration import DEFAULT_PODS
 
 
 @pytest.mark.parametrize(

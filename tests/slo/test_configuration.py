@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from pagewire.core.config import ConfigError, load
-from pagewire.slo.bracket import Bracketing, Listed
-from pagewire.slo.configuration import configurations, parse_pods
-from pagewire.slo.sweep_config import SweepConfig, differences
+from pagewire.slo.sweeps.bracket import Bracketing, Listed
+from pagewire.slo.sweeps.configuration import configurations, parse_pods
+from pagewire.slo.sweeps.sweep_config import SweepConfig, differences
 
 
 def test_every_combination_has_a_name_and_labels() -> None:

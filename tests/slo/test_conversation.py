@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pagewire.slo.arrival import Turn
-from pagewire.slo.ask import Chat, Part
-from pagewire.slo.conversation import Conversation, Wording, words_of
-from pagewire.slo.pieces import Vocabulary, tokens_of, tokens_of_piece
+from pagewire.slo.load.ask import Chat, Part
+from pagewire.slo.load.conversation import Conversation, Wording, words_of
+from pagewire.slo.load.pieces import Vocabulary, tokens_of, tokens_of_piece
+from pagewire.slo.workloads.arrival import Turn
 
 WORDS = Vocabulary(low=0, high=1 << 20)
 PIECES = Wording(piece_tokens=4, seed=3, vocabulary=WORDS)

@@ -13,7 +13,7 @@ from pagewire.core.sampling import SamplingParams
 from pagewire.engine.block import table_of
 from pagewire.engine.step import Draw, Grant, Step
 from pagewire.kvtransfer.transport import Flow
-from pagewire.slo.cost_model import CostModel, LinkLaw, SharingLaw, StepKind, StepLaw, StepLine, StepShape
+from pagewire.slo.costs.cost_model import CostModel, LinkLaw, SharingLaw, StepKind, StepLaw, StepLine, StepShape
 
 LINE = StepLine(step_s=1.0, prefill_token_s=0.1, decode_s=0.01, prefill_pair_s=1e-3, decode_pair_s=1e-4)
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from pagewire.slo.arrival import Arrival, Turn
-from pagewire.slo.cost_model import CostModel, StepLaw, StepLine
-from pagewire.slo.objectives import parse_objectives
+from pagewire.slo.costs.cost_model import CostModel, StepLaw, StepLine
+from pagewire.slo.costs.roofline import ModelShape
+from pagewire.slo.figures.objectives import parse_objectives
+from pagewire.slo.figures.summary import Window
 from pagewire.slo.planning.candidate import Family
 from pagewire.slo.planning.demand import Demand, Need
 from pagewire.slo.planning.device_kind import DeviceKind
-from pagewire.slo.roofline import ModelShape
-from pagewire.slo.summary import Window
-from pagewire.slo.workload import Workload
+from pagewire.slo.workloads.arrival import Arrival, Turn
+from pagewire.slo.workloads.workload import Workload
 
 NOTHING = Demand(needs=(), num_good=0, prefill_span_s=math.inf, decode_span_s=math.inf)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pagewire.slo.cost_model import LinkLaw
+from pagewire.slo.costs.cost_model import LinkLaw
+from pagewire.slo.costs.roofline import Device, ModelShape, roofline
 from pagewire.slo.planning.device_kind import DeviceKind, joint_costs
-from pagewire.slo.roofline import Device, ModelShape, roofline
 
 # 16384 bytes of KV a token, 2 GB of weights.
 MODEL = ModelShape(name="m", parameters=1e9, num_layers=16, num_heads=16, num_kv_heads=4, head_dim=64)

@@ -11,7 +11,7 @@ import pytest
 from drawn_figures import drawn, labelled, legend, told, upright, xs, ys
 from made_up_runs import SLO, experiment_of, failed, record, trial_of
 
-from pagewire.slo.experiment import Trial
+from pagewire.slo.figures.experiment import Trial
 from pagewire.slo.report.distributions import STEPS, cdf, distributions
 
 

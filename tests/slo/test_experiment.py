@@ -12,10 +12,10 @@ import made_up_runs
 import pytest
 from made_up_runs import made_up_trial, write_run
 
-from pagewire.slo.experiment import Experiment, Series, Trial, pods_name, trial
-from pagewire.slo.experiment_files import MANIFEST, kind_of, read_experiment
-from pagewire.slo.objectives import parse_objectives
-from pagewire.slo.summary import Window
+from pagewire.slo.figures.experiment import Experiment, Series, Trial, pods_name, trial
+from pagewire.slo.figures.experiment_files import MANIFEST, kind_of, read_experiment
+from pagewire.slo.figures.objectives import parse_objectives
+from pagewire.slo.figures.summary import Window
 
 
 def test_series_are_what_differs_but_for_the_rate() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pagewire.slo.formats.fields import MAX_TOKENS, Fields, TraceError
+from pagewire.slo.workloads.formats.fields import MAX_TOKENS, Fields, TraceError
 
 ABSENT = object()
 

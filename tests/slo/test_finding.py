@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pagewire.slo.configuration import PODS, Configuration
-from pagewire.slo.finding import Finding, Probe, table
-from pagewire.slo.summary import Attainment
+from pagewire.slo.figures.summary import Attainment
+from pagewire.slo.sweeps.configuration import PODS, Configuration
+from pagewire.slo.sweeps.finding import Finding, Probe, table
 
 ALL, NONE = Attainment(good=1000, total=1000), Attainment(good=0, total=1000)
 CARRIES = Finding(

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy.optimize import nnls
 
-from pagewire.slo.calibrate import summary_lines
-from pagewire.slo.calibration import BesideSeen, DecodeSeen, PromptSeen, Seen, calibrated
-from pagewire.slo.cost_model import SharingLaw, StepKind
-from pagewire.slo.fit import fit
+from pagewire.slo.costs.calibrate import summary_lines
+from pagewire.slo.costs.calibration import BesideSeen, DecodeSeen, PromptSeen, Seen, calibrated
+from pagewire.slo.costs.cost_model import SharingLaw, StepKind
+from pagewire.slo.costs.fit import fit
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from pagewire.slo import samples
-from pagewire.slo.arrival import Arrival, Turn
-from pagewire.slo.formats.fields import TraceError
-from pagewire.slo.formats.mooncake import read_mooncake, write_mooncake
-from pagewire.slo.formats.sharegpt import read_sharegpt
-from pagewire.slo.formats.tables import read_azure, read_burstgpt
-from pagewire.slo.made_up import Lengths, PrefixTree, Shape, made_up
-from pagewire.slo.pieces import Vocabulary, tokens_of
-from pagewire.slo.processes import Process
-from pagewire.slo.transforms import resized, retimed
-from pagewire.slo.workload import Workload
+from pagewire.slo.load.pieces import Vocabulary, tokens_of
+from pagewire.slo.workloads import samples
+from pagewire.slo.workloads.arrival import Arrival, Turn
+from pagewire.slo.workloads.formats.fields import TraceError
+from pagewire.slo.workloads.formats.mooncake import read_mooncake, write_mooncake
+from pagewire.slo.workloads.formats.sharegpt import read_sharegpt
+from pagewire.slo.workloads.formats.tables import read_azure, read_burstgpt
+from pagewire.slo.workloads.made_up import Lengths, PrefixTree, Shape, made_up
+from pagewire.slo.workloads.processes import Process
+from pagewire.slo.workloads.transforms import resized, retimed
+from pagewire.slo.workloads.workload import Workload
 
 Reader = Callable[[Path], Workload]
 READERS: dict[str, Reader] = {

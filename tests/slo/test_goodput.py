@@ -5,9 +5,9 @@ from __future__ import annotations
 import made_up_runs
 import pytest
 
-from pagewire.slo.goodput import TARGETS, RatePoint, goodput, rate_points
-from pagewire.slo.statistics import wilson
-from pagewire.slo.summary import Attainment
+from pagewire.slo.figures.statistics import wilson
+from pagewire.slo.figures.summary import Attainment
+from pagewire.slo.sweeps.goodput import TARGETS, RatePoint, goodput, rate_points
 
 
 def points(*shares: tuple[float, int], total: int = 1000) -> list[RatePoint]:

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from pagewire.slo.ask import Ask, AskFailed
-from pagewire.slo.http_target import HttpTarget
+from pagewire.slo.load.ask import Ask, AskFailed
+from pagewire.slo.load.http_target import HttpTarget
 
 PART = {"choices": [{"index": 0, "text": "a", "token_ids": [5]}]}
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -67,7 +67,7 @@ async def tokens(target: HttpTarget) -> list[int]:
 
 async def test_requests_that_follow_one_another_go_by_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new one for each would be in every time to the first token."""
-    monkeypatch.setattr("pagewire.slo.http_target.SOON_S", 60.0)
+    monkeypatch.setattr("pagewire.slo.load.http_target.SOON_S", 60.0)
     async with serving() as (server, target):
         for _ in range(5):
             assert await tokens(target) == [5]
@@ -80,7 +80,7 @@ async def test_nobody_waits_for_a_body_that_is_kept_open_and_its_connection_is_u
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The first body ends when the second request has come: who waits for the one does not send the other."""
-    monkeypatch.setattr("pagewire.slo.http_target.REST_S", 60.0)
+    monkeypatch.setattr("pagewire.slo.load.http_target.REST_S", 60.0)
     async with asyncio.timeout(30), serving() as (server, target):
         second = asyncio.Event()
         server.end = second.wait
@@ -94,7 +94,7 @@ async def test_nobody_waits_for_a_body_that_is_kept_open_and_its_connection_is_u
 
 
 async def test_a_body_that_does_not_end_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pagewire.slo.http_target.REST_S", 0.05)
+    monkeypatch.setattr("pagewire.slo.load.http_target.REST_S", 0.05)
     async with serving() as (server, target):
         server.ends = False
         assert await tokens(target) == [5]
@@ -104,7 +104,7 @@ async def test_a_body_that_does_not_end_is_closed(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_bodies_that_do_not_end_are_closed_with_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pagewire.slo.http_target.REST_S", 60.0)
+    monkeypatch.setattr("pagewire.slo.load.http_target.REST_S", 60.0)
     before = asyncio.all_tasks()
     async with asyncio.timeout(30), serving() as (server, target):
         server.ends = False

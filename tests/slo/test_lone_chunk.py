@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagewire.slo.cost_model import LinkLaw
+from pagewire.slo.costs.cost_model import LinkLaw
 from pagewire.slo.simulation.lone_chunk import messages
 
 BLOCK = 10

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagewire.slo.cost_model import SharingLaw, StepKind
+from pagewire.slo.costs.cost_model import SharingLaw, StepKind
 from pagewire.slo.simulation.machine import Machine
 
 LAW = SharingLaw(

@@ -9,13 +9,13 @@ import pytest
 from drawn_figures import bars, drawn, level, spans, upright, xs, ys
 from made_up_runs import made_up_trial, sweep
 
-from pagewire.slo.experiment import Experiment
-from pagewire.slo.goodput import TARGETS, goodput
+from pagewire.slo.figures.experiment import Experiment
 from pagewire.slo.report.attainment import attainment, curves
 from pagewire.slo.report.breakdown import STACK, breakdown, stacks
 from pagewire.slo.report.distributions import MEASURES, cdf, distributions
 from pagewire.slo.report.ratios import ratios
 from pagewire.slo.report.worst import moments_s, worst, worst_requests
+from pagewire.slo.sweeps.goodput import TARGETS, goodput
 
 MADE = made_up_trial(2, 5.0)  # with objectives of 500 ms and 50 ms
 ONE = Experiment(title="One", trials=(MADE,))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pagewire.slo.arrival import Turn
-from pagewire.slo.pieces import Vocabulary, parse_vocabulary, tokens_of, tokens_of_piece
+from pagewire.slo.load.pieces import Vocabulary, parse_vocabulary, tokens_of, tokens_of_piece
+from pagewire.slo.workloads.arrival import Turn
 
 FEW = Vocabulary(low=3, high=6)
 

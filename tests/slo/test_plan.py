@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from pagewire.slo.calibration import DecodeSeen, PromptSeen, Seen, calibrated
-from pagewire.slo.cost_model import CostModel, StepShape
-from pagewire.slo.made_up import Lengths, PrefixTree, Shape, made_up
-from pagewire.slo.objectives import parse_objectives
+from pagewire.slo.costs.calibration import DecodeSeen, PromptSeen, Seen, calibrated
+from pagewire.slo.costs.cost_model import CostModel, StepShape
+from pagewire.slo.costs.roofline import ModelShape
+from pagewire.slo.figures.objectives import parse_objectives
+from pagewire.slo.figures.summary import Window
 from pagewire.slo.planning import telling
 from pagewire.slo.planning.candidate import Candidate, Choices, Family, families
 from pagewire.slo.planning.demand import Demand
@@ -27,11 +28,10 @@ from pagewire.slo.planning.judge import Judge, Outcome
 from pagewire.slo.planning.plan import Plan, Question, longer_prompts, plan
 from pagewire.slo.planning.search import cheapest
 from pagewire.slo.planning.spending import ALONE, BESIDE, HERE, REST, ROOM, spending
-from pagewire.slo.processes import Process
-from pagewire.slo.roofline import ModelShape
-from pagewire.slo.summary import Window
-from pagewire.slo.transforms import retimed
-from pagewire.slo.workload import Workload
+from pagewire.slo.workloads.made_up import Lengths, PrefixTree, Shape, made_up
+from pagewire.slo.workloads.processes import Process
+from pagewire.slo.workloads.transforms import retimed
+from pagewire.slo.workloads.workload import Workload
 
 MODEL = ModelShape(name="m", parameters=1e9, num_layers=16, num_heads=16, num_kv_heads=4, head_dim=64)
 # A token takes 2 ms / 100 of arithmetic, a step 5 ms of memory.

@@ -10,14 +10,14 @@ from collections.abc import AsyncGenerator, Callable
 
 import pytest
 
-from pagewire.slo.arrival import Arrival, Turn
-from pagewire.slo.ask import Ask, AskFailed, Part
-from pagewire.slo.conversation import Wording
-from pagewire.slo.player import Player
-from pagewire.slo.record import Record
-from pagewire.slo.run_clock import RunClock
-from pagewire.slo.session import Limits
-from pagewire.slo.workload import Workload
+from pagewire.slo.figures.record import Record
+from pagewire.slo.load.ask import Ask, AskFailed, Part
+from pagewire.slo.load.conversation import Wording
+from pagewire.slo.load.player import Player
+from pagewire.slo.load.run_clock import RunClock
+from pagewire.slo.load.session import Limits
+from pagewire.slo.workloads.arrival import Arrival, Turn
+from pagewire.slo.workloads.workload import Workload
 
 Answer = Callable[[Ask], AsyncGenerator[Part, None]]
 

@@ -10,7 +10,7 @@ from made_up_runs import attaining, experiment_of
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 
-from pagewire.slo.experiment import Experiment, Trial
+from pagewire.slo.figures.experiment import Experiment, Trial
 from pagewire.slo.report.figure import Figure
 from pagewire.slo.report.ratios import DEEPEST, ratio_cells, ratios
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pagewire.slo.redaction import bare
+from pagewire.slo.figures.redaction import bare
 
 
 @pytest.mark.parametrize(

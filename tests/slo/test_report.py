@@ -14,10 +14,12 @@ import pytest
 from made_up_runs import SLO, failed, made_up_trial, record, sweep
 from PIL import Image
 
-from pagewire.slo.experiment import Experiment, Trial, trial
-from pagewire.slo.experiment_files import kind_of
-from pagewire.slo.goodput import TARGETS, goodput, rate_points
-from pagewire.slo.objectives import parse_objectives
+from pagewire.slo.figures.experiment import Experiment, Trial, trial
+from pagewire.slo.figures.experiment_files import kind_of
+from pagewire.slo.figures.objectives import parse_objectives
+from pagewire.slo.figures.statistics import wilson
+from pagewire.slo.figures.summary import Window
+from pagewire.slo.figures.ttft_parts import BEFORE
 from pagewire.slo.report.attainment import attainment, curves
 from pagewire.slo.report.breakdown import STACK, breakdown, stacks
 from pagewire.slo.report.distributions import STEPS, cdf, distributions
@@ -28,9 +30,7 @@ from pagewire.slo.report.shown import looked_into, shown
 from pagewire.slo.report.style import DASHES, HATCHES, MARKERS, SERIES
 from pagewire.slo.report.trade_off import Spot, front, spots_by_rate, trade_off
 from pagewire.slo.report.worst import moments_s, worst, worst_requests
-from pagewire.slo.statistics import wilson
-from pagewire.slo.summary import Window
-from pagewire.slo.ttft_parts import BEFORE
+from pagewire.slo.sweeps.goodput import TARGETS, goodput, rate_points
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 

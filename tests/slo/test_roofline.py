@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pagewire.core.kv_sizing import layout_of
-from pagewire.slo.cost_model import StepShape
-from pagewire.slo.roofline import Device, ModelShape, roofline, sheet_lines
+from pagewire.slo.costs.cost_model import StepShape
+from pagewire.slo.costs.roofline import Device, ModelShape, roofline, sheet_lines
 
 SMALL: dict[str, Any] = {
     "hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2, "num_key_value_heads": 1,

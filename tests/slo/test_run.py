@@ -16,17 +16,17 @@ import pytest
 from stub_server import Asked, StubServer, serving
 
 from pagewire.core.errors import Unavailable
-from pagewire.slo.arrival import Arrival, Turn
-from pagewire.slo.made_up import Lengths, Shape, made_up
-from pagewire.slo.objectives import parse_objectives
-from pagewire.slo.pieces import Vocabulary, tokens_of
-from pagewire.slo.processes import Process
-from pagewire.slo.record import Record
-from pagewire.slo.record_files import read_records, record_file, record_of, row_of
-from pagewire.slo.run import Run, RunPlan, Server, run
-from pagewire.slo.table import table
-from pagewire.slo.transforms import retimed, until
-from pagewire.slo.workload import Workload
+from pagewire.slo.figures.objectives import parse_objectives
+from pagewire.slo.figures.record import Record
+from pagewire.slo.figures.record_files import read_records, record_file, record_of, row_of
+from pagewire.slo.figures.table import table
+from pagewire.slo.load.pieces import Vocabulary, tokens_of
+from pagewire.slo.load.run import Run, RunPlan, Server, run
+from pagewire.slo.workloads.arrival import Arrival, Turn
+from pagewire.slo.workloads.made_up import Lengths, Shape, made_up
+from pagewire.slo.workloads.processes import Process
+from pagewire.slo.workloads.transforms import retimed, until
+from pagewire.slo.workloads.workload import Workload
 
 PLAN = RunPlan(objectives=parse_objectives("ttft=10s,tpot=10s"))
 WORDS = PLAN.vocabulary
@@ -348,14 +348,15 @@ async def leave(asked: Asked) -> None:
         (say_error, "stream", "the pod is gone"),
         (say_nonsense, "stream", "not JSON"),
         (say_nothing, "no_tokens", "no tokens"),
-        (be_silent, "timeout", "longer than 0.3 s"),
+        (be_silent, "timeout", "longer than 2 s"),
         (leave, "connection", ""),
     ],
 )
 async def test_what_fails_is_named_and_not_good(
     answer: Callable[[Asked], Awaitable[None]], error: str, detail: str
 ) -> None:
-    plan = RunPlan(objectives=parse_objectives(""), timeout_s=0.3)
+    timeout_s = 2.0 if error == "timeout" else 60.0  # the others are to fail by themselves, or not at all
+    plan = RunPlan(objectives=parse_objectives(""), timeout_s=timeout_s)
 
     async def sometimes(asked: Asked) -> None:
         await (answer if len(stub.asked) % 2 else at_once)(asked)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from made_up_runs import attaining, experiment_of
 
-from pagewire.slo.experiment import Trial
+from pagewire.slo.figures.experiment import Trial
 from pagewire.slo.report.shown import looked_into, shown
 
 

@@ -12,13 +12,13 @@ import pytest
 
 from pagewire.router.admission import Admission
 from pagewire.router.tenants import ANONYMOUS, Tenant
-from pagewire.slo.arrival import Arrival, Turn
-from pagewire.slo.composition import Composition
-from pagewire.slo.cost_model import CostModel, LinkLaw, SharingLaw, StepLaw, StepLine, StepShape
-from pagewire.slo.record import Record
+from pagewire.slo.costs.cost_model import CostModel, LinkLaw, SharingLaw, StepLaw, StepLine, StepShape
+from pagewire.slo.figures.record import Record
+from pagewire.slo.figures.ttft_parts import BEFORE, BEHIND
+from pagewire.slo.simulation.composition import Composition
 from pagewire.slo.simulation.simulator import Simulator
-from pagewire.slo.ttft_parts import BEFORE, BEHIND
-from pagewire.slo.workload import Workload
+from pagewire.slo.workloads.arrival import Arrival, Turn
+from pagewire.slo.workloads.workload import Workload
 
 PIECE = 64
 PREFILL = StepLaw(lines=(StepLine(step_s=0.004, prefill_token_s=1e-4, prefill_pair_s=1e-9),), overhead_s=0.0003)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pagewire.slo.statistics import distribution_ms, percentile, wilson
+from pagewire.slo.figures.statistics import distribution_ms, percentile, wilson
 
 
 @pytest.mark.parametrize(

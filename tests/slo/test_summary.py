@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pagewire.slo.objectives import parse_objectives, parse_seconds
-from pagewire.slo.record import Record
-from pagewire.slo.statistics import wilson
-from pagewire.slo.summary import Window
-from pagewire.slo.tally import Tally, summarize
+from pagewire.slo.figures.objectives import parse_objectives, parse_seconds
+from pagewire.slo.figures.record import Record
+from pagewire.slo.figures.statistics import wilson
+from pagewire.slo.figures.summary import Window
+from pagewire.slo.figures.tally import Tally, summarize
 
 
 def answered(

@@ -18,12 +18,12 @@ from pretended_clusters import PretendedClusters, swept
 
 from pagewire.core.config import ConfigError
 from pagewire.core.errors import Unavailable
-from pagewire.slo.finding import table
-from pagewire.slo.probe_plan import probe_workload, within_recording
-from pagewire.slo.record_files import read_records
-from pagewire.slo.summary import Attainment
-from pagewire.slo.sweep_config import SweepConfig, differences
-from pagewire.slo.sweep_folder import SweepFolder
+from pagewire.slo.figures.record_files import read_records
+from pagewire.slo.figures.summary import Attainment
+from pagewire.slo.sweeps.finding import table
+from pagewire.slo.sweeps.probe_plan import probe_workload, within_recording
+from pagewire.slo.sweeps.sweep_config import SweepConfig, differences
+from pagewire.slo.sweeps.sweep_folder import SweepFolder
 
 TOLD: dict[str, Any] = {
     "grid": ("pods=1P:1D,2 colocated",), "slo": "ttft=1s", "arrivals": "constant", "duration_s": 30.0,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from pagewire.slo.objectives import parse_objectives
-from pagewire.slo.statistics import distribution_ms
-from pagewire.slo.summary import Attainment, Summary, Window
-from pagewire.slo.table import failures, table
+from pagewire.slo.figures.objectives import parse_objectives
+from pagewire.slo.figures.statistics import distribution_ms
+from pagewire.slo.figures.summary import Attainment, Summary, Window
+from pagewire.slo.figures.table import failures, table
 
 TOLD = Summary(
     window=Window(from_s=5, until_s=25),

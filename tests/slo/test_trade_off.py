@@ -9,7 +9,7 @@ from drawn_figures import canvas_of, labelled, legend, xs, ys
 from made_up_runs import SLO, experiment_of, failed, record, trial_of
 from matplotlib.axes import Axes
 
-from pagewire.slo.experiment import Experiment, Trial
+from pagewire.slo.figures.experiment import Experiment, Trial
 from pagewire.slo.report.figure import Figure
 from pagewire.slo.report.trade_off import Spot, front, spots_by_rate, trade_off
 

@@ -10,13 +10,13 @@ import pytest
 from stub_server import Asked, StubServer, serving
 
 from pagewire.core.timeline import Phase, Stamp, Timeline
-from pagewire.slo.arrival import Arrival, Turn
-from pagewire.slo.objectives import Objectives
-from pagewire.slo.record import Record
-from pagewire.slo.record_files import read_records, record_file
-from pagewire.slo.run import RunPlan, Server, run
-from pagewire.slo.ttft_parts import PARTS, ttft_parts_s
-from pagewire.slo.workload import Workload
+from pagewire.slo.figures.objectives import Objectives
+from pagewire.slo.figures.record import Record
+from pagewire.slo.figures.record_files import read_records, record_file
+from pagewire.slo.figures.ttft_parts import PARTS, ttft_parts_s
+from pagewire.slo.load.run import RunPlan, Server, run
+from pagewire.slo.workloads.arrival import Arrival, Turn
+from pagewire.slo.workloads.workload import Workload
 
 
 def timeline(process: str, **at_s: float) -> Timeline:

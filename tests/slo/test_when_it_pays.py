@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pagewire.slo.cost_model import CostModel, StepLaw
+from pagewire.slo.costs.cost_model import CostModel, StepLaw
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "when_disaggregation_pays.py"
 

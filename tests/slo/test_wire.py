@@ -7,7 +7,7 @@ import random
 import pytest
 
 from pagewire.kvtransfer.transport import ShipmentKey
-from pagewire.slo.cost_model import LinkLaw
+from pagewire.slo.costs.cost_model import LinkLaw
 from pagewire.slo.simulation.agenda import Agenda
 from pagewire.slo.simulation.wire import Wire
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from pagewire.core.config import ConfigError, load
-from pagewire.slo.samples import FILES, sample
-from pagewire.slo.workload import Workload
-from pagewire.slo.workload_config import WorkloadConfig
-from pagewire.slo.workload_source import rate_of, workload_of
+from pagewire.slo.workloads.samples import FILES, sample
+from pagewire.slo.workloads.workload import Workload
+from pagewire.slo.workloads.workload_config import WorkloadConfig
+from pagewire.slo.workloads.workload_source import rate_of, workload_of
 
 
 def workload(**told: Any) -> Workload:

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from pagewire.slo import samples
-from pagewire.slo.arrival import Arrival, Turn
-from pagewire.slo.formats.mooncake import read_mooncake
-from pagewire.slo.formats.sharegpt import read_sharegpt
-from pagewire.slo.made_up import Lengths, PrefixTree, Shape, made_up, parse_lengths
-from pagewire.slo.pieces import Vocabulary, tokens_of, tokens_of_piece
-from pagewire.slo.processes import Process
-from pagewire.slo.transforms import at_rate, faster, first, resized, retimed, until
-from pagewire.slo.workload import Workload
+from pagewire.slo.load.pieces import Vocabulary, tokens_of, tokens_of_piece
+from pagewire.slo.workloads import samples
+from pagewire.slo.workloads.arrival import Arrival, Turn
+from pagewire.slo.workloads.formats.mooncake import read_mooncake
+from pagewire.slo.workloads.formats.sharegpt import read_sharegpt
+from pagewire.slo.workloads.made_up import Lengths, PrefixTree, Shape, made_up, parse_lengths
+from pagewire.slo.workloads.processes import Process
+from pagewire.slo.workloads.transforms import at_rate, faster, first, resized, retimed, until
+from pagewire.slo.workloads.workload import Workload
 
 SHAPE = Shape(input=Lengths(100, 300), output=Lengths(1, 20))
 

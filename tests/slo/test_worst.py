@@ -11,8 +11,8 @@ from drawn_figures import bars, bars_at, drawn, has_grid, labelled, legend, span
 from made_up_runs import SLO, failed, record, trial_of
 from matplotlib.colors import to_rgb, to_rgba
 
-from pagewire.slo.experiment import Trial
-from pagewire.slo.record import Record
+from pagewire.slo.figures.experiment import Trial
+from pagewire.slo.figures.record import Record
 from pagewire.slo.report.figure import Figure
 from pagewire.slo.report.worst import MOST, moments_s, worst, worst_requests
 

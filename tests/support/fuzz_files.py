@@ -42,23 +42,23 @@ from pagewire.router import keys
 from pagewire.router.config import RouterConfig
 from pagewire.router.sampling_defaults import sampling_defaults
 from pagewire.serving.pod_config import PodConfig
-from pagewire.slo.ask import AskFailed
-from pagewire.slo.configuration import Configuration, configurations
-from pagewire.slo.cost_model import CostModel, LinkLaw, SharingLaw, StepLaw, StepLine
-from pagewire.slo.experiment_files import read_experiment
-from pagewire.slo.formats.mooncake import read_mooncake
-from pagewire.slo.formats.sharegpt import read_sharegpt
-from pagewire.slo.formats.tables import read_azure, read_burstgpt
-from pagewire.slo.http_target import HttpTarget
-from pagewire.slo.objectives import parse_objectives
+from pagewire.slo.costs.cost_model import CostModel, LinkLaw, SharingLaw, StepLaw, StepLine
+from pagewire.slo.figures.experiment_files import read_experiment
+from pagewire.slo.figures.objectives import parse_objectives
+from pagewire.slo.figures.record import Record
+from pagewire.slo.figures.record_files import row_of
+from pagewire.slo.load.ask import AskFailed
+from pagewire.slo.load.http_target import HttpTarget
 from pagewire.slo.planning.device_files import read_kinds
-from pagewire.slo.record import Record
-from pagewire.slo.record_files import row_of
-from pagewire.slo.sweep_folder import SweepFolder
+from pagewire.slo.sweeps.configuration import Configuration, configurations
+from pagewire.slo.sweeps.sweep_folder import SweepFolder
+from pagewire.slo.workloads.formats.mooncake import read_mooncake
+from pagewire.slo.workloads.formats.sharegpt import read_sharegpt
+from pagewire.slo.workloads.formats.tables import read_azure, read_burstgpt
 from pagewire.text.chat_template import ChatTemplate
 from pagewire.text.tokenizer import Tokenizer
 
-RECORDINGS = ROOT / "slo" / "recordings"
+RECORDINGS = ROOT / "slo" / "workloads" / "recordings"
 BAD_FILE = (ValueError, OSError)
 
 
@@ -389,7 +389,7 @@ def _target() -> HttpTarget:
 
 def _event(data: bytes) -> None:
     """Read an event of a server that may be anybody's."""
-    from pagewire.slo.http_target import _object  # noqa: PLC0415
+    from pagewire.slo.load.http_target import _object  # noqa: PLC0415
 
     _target()._part(0.0, _object(data))
 
@@ -413,7 +413,7 @@ def _file(
 
 
 LAYOUTS = ("core/attention_heads.py", "core/kv_sizing.py", "core/kv_layout.py")
-TABLES = ("slo/formats/tables.py", "slo/formats/fields.py")
+TABLES = ("slo/workloads/formats/tables.py", "slo/workloads/formats/fields.py")
 
 # ---------------------------------------------------------------------------------------------------------- kept blocks
 
@@ -456,11 +456,11 @@ def _kept_blocks() -> list[bytes]:
 
 PARSERS = (
     _file("Mooncake recording", "t.jsonl", _begins(read_mooncake), lambda: [*_recording("mooncake.jsonl")(), SESSIONS],
-          ("slo/formats/mooncake.py", "slo/formats/fields.py"), json_lines),
+          ("slo/workloads/formats/mooncake.py", "slo/workloads/formats/fields.py"), json_lines),
     _file("Azure recording", "t.csv", _begins(read_azure), _recording("azure.csv"), TABLES, text),
     _file("BurstGPT recording", "t.csv", _begins(read_burstgpt), _recording("burstgpt.csv"), TABLES, text),
     _file("ShareGPT recording", "t.json", _begins(read_sharegpt), lambda: [_dump(SHAREGPT)],
-          ("slo/formats/sharegpt.py",), as_json),
+          ("slo/workloads/formats/sharegpt.py",), as_json),
     _file("router's settings", "c.toml", _set(RouterConfig), lambda: [ROUTER_TOML], ("core/config.py", "core/units.py"),
           text, errors=(ConfigError,)),
     _file("pod's settings", "c.toml", _set(PodConfig), lambda: [POD_TOML], ("core/config.py", "serving/pod_config.py"),
@@ -472,14 +472,14 @@ PARSERS = (
     _file("kinds of devices", "d.toml", _kinds, lambda: [KINDS],
           ("slo/planning/device_files.py", "slo/planning/device_kind.py"), text),
     _file("cost model", "m.json", lambda path: CostModel.from_json(path.read_text(encoding="utf-8")),
-          lambda: [COSTS.to_json().encode()], ("slo/cost_model.py",), as_json),
+          lambda: [COSTS.to_json().encode()], ("slo/costs/cost_model.py",), as_json),
     _file("config.json", "config.json", _config, lambda: [_dump(each) for each in (CONFIG, SCALED, LLAMA3)],
           ("engine/model_folder.py", "engine/model/decoder_config.py", "engine/model/rope_config.py",
            "engine/model/families.py"), as_json),
     _file("config.json of kv-size", "config.json", _sized, lambda: [_dump(CONFIG)], (*LAYOUTS, "cli/kv_size.py"),
           as_json),
     _file("config.json of slo plan", "config.json", slo_plan.read_model, lambda: [_dump(CONFIG)],
-          ("slo/roofline.py", "cli/slo_plan.py"), as_json),
+          ("slo/costs/roofline.py", "cli/slo_plan.py"), as_json),
     _file("generation_config.json", "generation_config.json", lambda path: sampling_defaults(path.parent),
           lambda: [_dump({"temperature": 0.6, "top_k": 5, "top_p": 0.9, "do_sample": True, "eos_token_id": 2})],
           ("router/sampling_defaults.py",), as_json),
@@ -505,19 +505,20 @@ PARSERS = (
            seeds=lambda: [TEMPLATE.encode(), *(each.read_bytes() for each in TEMPLATES)],
            errors=(ValueError, InvalidRequest), files=("text/chat_template.py",), mutate=text, cost=16),
     Parser(name="texts of flags", parse=_said, seeds=lambda: [b"1.5GiB", b"ttft=500ms,tpot=5s", b"pods=1P:1D,2P:1D"],
-           files=("core/units.py", "slo/objectives.py", "slo/configuration.py"), mutate=text),
+           files=("core/units.py", "slo/figures/objectives.py", "slo/sweeps/configuration.py"), mutate=text),
     Parser(name="experiment.json", parse=_experiment("experiment.json"), seeds=lambda: [_dump(EXPERIMENT)],
-           errors=BAD_FILE, files=("slo/experiment_files.py", "slo/experiment.py"), mutate=as_json, cost=4),
+           errors=BAD_FILE, files=("slo/figures/experiment_files.py", "slo/figures/experiment.py"), mutate=as_json,
+           cost=4),
     Parser(name="summary of a run", parse=_experiment("run.json"), seeds=lambda: [_dump(SUMMARY)],
-           errors=BAD_FILE, files=("slo/experiment_files.py", "slo/tally.py"), mutate=as_json, cost=4),
+           errors=BAD_FILE, files=("slo/figures/experiment_files.py", "slo/figures/tally.py"), mutate=as_json, cost=4),
     Parser(name="records of a run", parse=_experiment("run.jsonl"), seeds=lambda: [_row() + _row()],
-           errors=BAD_FILE, files=("slo/record_files.py", "slo/record.py"), mutate=json_lines, cost=4),
+           errors=BAD_FILE, files=("slo/figures/record_files.py", "slo/figures/record.py"), mutate=json_lines, cost=4),
     Parser(name="probe of a sweep", parse=_probe, seeds=lambda: [_dump(PROBE)], errors=BAD_FILE,
-           files=("slo/sweep_folder.py",), mutate=as_json, cost=2),
+           files=("slo/sweeps/sweep_folder.py",), mutate=as_json, cost=2),
     Parser(name="settings of a sweep", parse=_asked("sweep.json"), seeds=lambda: [_dump({"asked": {"rate": 1}})],
-           errors=BAD_FILE, files=("slo/sweep_folder.py",), mutate=as_json, cost=2),
+           errors=BAD_FILE, files=("slo/sweeps/sweep_folder.py",), mutate=as_json, cost=2),
     Parser(name="failure in a sweep", parse=_asked("failed.json"), seeds=lambda: [_dump({"error": "x"})],
-           errors=BAD_FILE, files=("slo/sweep_folder.py",), mutate=as_json, cost=2),
+           errors=BAD_FILE, files=("slo/sweeps/sweep_folder.py",), mutate=as_json, cost=2),
     Parser(name="events of a foreign server", parse=_event, seeds=lambda: [_dump(each) for each in EVENTS[:3]],
-           errors=(AskFailed,), files=("slo/http_target.py",), mutate=first_of(as_json, text), cost=2),
+           errors=(AskFailed,), files=("slo/load/http_target.py",), mutate=first_of(as_json, text), cost=2),
 )  # fmt: skip

@@ -41,9 +41,9 @@ EXEMPT = {
     "router/tool_desk.py": "a number out of a digest of ours",
     "router/connection_state.py": "counts of the kernel's about a connection",
     "serving/grpc_service.py": "gRPC's parser: `tests/fuzz/test_servers.py` and `tests/router/test_rpc_fuzz.py`",
-    "slo/pieces.py": "numbers out of a digest of ours",
-    "slo/probe_plan.py": "a seed out of a digest of ours",
-    "slo/sweep_config.py": "what it has itself just written",
+    "slo/load/pieces.py": "numbers out of a digest of ours",
+    "slo/sweeps/probe_plan.py": "a seed out of a digest of ours",
+    "slo/sweeps/sweep_config.py": "what it has itself just written",
 }
 
 

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pagewire.slo.experiment import RATE, Experiment, Label, Trial, trial
-from pagewire.slo.objectives import parse_objectives
-from pagewire.slo.record import Record
-from pagewire.slo.record_files import record_file
-from pagewire.slo.summary import Window
-from pagewire.slo.ttft_parts import PARTS
+from pagewire.slo.figures.experiment import RATE, Experiment, Label, Trial, trial
+from pagewire.slo.figures.objectives import parse_objectives
+from pagewire.slo.figures.record import Record
+from pagewire.slo.figures.record_files import record_file
+from pagewire.slo.figures.summary import Window
+from pagewire.slo.figures.ttft_parts import PARTS
 
 SLO = "ttft=500ms,tpot=50ms"
 ABOUT = {

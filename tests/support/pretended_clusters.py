@@ -15,16 +15,16 @@ from pathlib import Path
 
 from pagewire.core.config import load
 from pagewire.core.errors import Unavailable
-from pagewire.slo.configuration import Configuration
-from pagewire.slo.made_up import Lengths
-from pagewire.slo.record import Record
-from pagewire.slo.run import Run, RunPlan
-from pagewire.slo.summary import Window
-from pagewire.slo.sweep import Cluster, Sweep
-from pagewire.slo.sweep_config import SweepConfig
-from pagewire.slo.sweep_folder import SweepFolder
-from pagewire.slo.tally import summarize
-from pagewire.slo.workload import Workload
+from pagewire.slo.figures.record import Record
+from pagewire.slo.figures.summary import Window
+from pagewire.slo.figures.tally import summarize
+from pagewire.slo.load.run import Run, RunPlan
+from pagewire.slo.sweeps.configuration import Configuration
+from pagewire.slo.sweeps.sweep import Cluster, Sweep
+from pagewire.slo.sweeps.sweep_config import SweepConfig
+from pagewire.slo.sweeps.sweep_folder import SweepFolder
+from pagewire.slo.workloads.made_up import Lengths
+from pagewire.slo.workloads.workload import Workload
 
 LENGTH = Lengths(8, 8)
 GOOD_S, BAD_S = 0.1, 10.0  # TTFT, with an objective between

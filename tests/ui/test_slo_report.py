@@ -9,7 +9,7 @@ from made_up_runs import made_up_trial, sweep
 from page_probes import FAINT, FAINT_IN_PICTURES, OVERLAPPING, OVERLAPPING_IN_PICTURES
 from playwright.async_api import Browser
 
-from pagewire.slo.experiment import Experiment
+from pagewire.slo.figures.experiment import Experiment
 from pagewire.slo.report.report import report
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -160,7 +160,7 @@ def drawn_groups(files: Sequence[str], count: int, seed: str) -> list[tuple[Grou
 def _told_of_sample(scores: list[Score]) -> int:
     """Print what the sample says of all, with Wilson's interval at 95 %; return the exit code."""
     # Only now: what this process had loaded, its copies would share with the tests.
-    from pagewire.slo.statistics import wilson  # noqa: PLC0415
+    from pagewire.slo.figures.statistics import wilson  # noqa: PLC0415
 
     tried, killed, equivalent = (
         sum(getattr(score, name) for score in scores) for name in ("tried", "killed", "equivalent")

@@ -1,0 +1,1 @@
+"""A workload played against a running server, whatever it speaks."""
