@@ -33,12 +33,12 @@ from pagewire.core import cores
 from pagewire.core.config import settings
 from pagewire.core.errors import Unavailable
 from pagewire.router.config import RouterConfig
-from pagewire.serving.pod_config import PodConfig
+from pagewire.serving.pod_config import KEPT_BYTES_PER_S, KV_MEMORY, PodConfig
 from pagewire.slo.figures.redaction import bare
 
 HEALTH_POLL_S = 0.1
 KILL_MARGIN_S = 5.0
-KEEP_S = 60.0  # and more where pods write what they cached to a disk, as long as in the chart
+KEEP_S = 60.0  # and more where pods write what they cached to a disk: at least as long as in the chart
 # Where processors are short, everybody waits for the router: it answers those that pods are not even asked for.
 POD_NICENESS = 5
 ROUTER = "router"
@@ -228,12 +228,18 @@ class Cluster:
         self._stopping.set()
         if self._children:
             say("stopping")
-        grace_s = self._config.drain_s + KILL_MARGIN_S + (KEEP_S if self._config.host_kv_dir else 0)
+        grace_s = self._config.drain_s + KILL_MARGIN_S + self._keep_s()
         for roles in STOP_ORDER:
             async with asyncio.TaskGroup() as stops:
                 for child in self._children:
                     if child.role in roles:
                         stops.create_task(child.stop(grace_s))
+
+    def _keep_s(self) -> float:
+        """Return how long a pod may take to leave its KV on a disk."""
+        if not self._config.host_kv_dir:
+            return 0.0
+        return max(KEEP_S, (self._config.kv_memory or KV_MEMORY) / KEPT_BYTES_PER_S)
 
 
 def left_to(service: type) -> list[str]:

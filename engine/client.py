@@ -49,11 +49,11 @@ from pagewire.engine.running_engine import OnStep
 from pagewire.kvtransfer import summed_copy
 from pagewire.kvtransfer.memory import PoolMemory
 from pagewire.kvtransfer.transport import PodMemory
+from pagewire.serving.pod_config import KEPT_BYTES_PER_S
 
 log = logging.getLogger(__name__)
 
 EXIT_GRACE_S = 10.0  # the longest a running step may hold up the end of the process
-KEPT_BYTES_PER_S = 256 << 20  # and as slow as a disk may be that the cache is kept on
 
 _Answer = asyncio.Future[EngineMessage]
 

@@ -29,6 +29,10 @@ _BOUNDS: Bounds = {
 _UNENCRYPTED = frozenset(("tcp", "collective", "nixl"))  # transports that leave the host and know no TLS
 
 
+KV_MEMORY = parse_bytes("1GiB")
+KEPT_BYTES_PER_S = 256 << 20  # as slow as a disk may be that a pod's cache is kept on
+
+
 def check_transports(transports: str) -> None:
     """Raise ValueError where a setting names a transport that sends in the clear, for a cluster with TLS."""
     if bare := _UNENCRYPTED.intersection(transports.replace(" ", "").split(",")):
@@ -95,7 +99,7 @@ class PodConfig:
     )
     block_size: int = setting(16, help="slots of a KV block: 16, 32, 64 or 128", unit="tokens")
     kv_memory: int = setting(
-        parse_bytes("1GiB"), help="memory of the KV pool, of all ranks together", unit="bytes", parse=parse_bytes
+        KV_MEMORY, help="memory of the KV pool, of all ranks together", unit="bytes", parse=parse_bytes
     )
     host_kv_memory: int = setting(
         0, help="host memory that takes what is evicted from the KV pool, 0 for none", unit="bytes", parse=parse_bytes

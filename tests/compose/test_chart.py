@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import tomllib
 from pathlib import Path
@@ -12,7 +13,10 @@ import kubernetes_validate
 import pydantic
 import pytest
 import yaml
-from chart_rig import CHART, HELM_VERSION, REDIS, VOLUME, Rendered, check, helm, refusal, render
+from chart_rig import CHART, HELM_VERSION, REDIS, VOLUME, Manifest, Rendered, check, helm, refusal, render
+
+from pagewire.core.units import parse_bytes
+from pagewire.serving.pod_config import KEPT_BYTES_PER_S
 
 SECURED: dict[str, Any] = {
     "existingSecret": "mine",
@@ -255,12 +259,61 @@ def test_names_are_such_that_kubernetes_makes_pods_of_them() -> None:
 
 def test_a_pool_s_own_budget_is_the_one_that_counts() -> None:
     """Kubernetes refuses one that says both what must be there and what may be missing."""
-    own = {"prefill": {"podDisruptionBudget": {"minAvailable": "50%"}}, "decode": {"podDisruptionBudget": {}}}
-    rendered = render({"pools": own})
-    budget = rendered.one("PodDisruptionBudget", "prefill")["spec"]
-    assert (budget["minAvailable"], "maxUnavailable" in budget) == ("50%", False)
-    names = {each["metadata"]["name"] for each in rendered.of("PodDisruptionBudget")}
-    assert names == {"rel-pagewire-prefill", "rel-pagewire-router"}
+    half, least = {"minAvailable": "50%"}, {"minAvailable": 1}
+    pools = {"prefill": {"podDisruptionBudget": half}, "decode": {"podDisruptionBudget": None}, "extra": {}}
+    rendered = render({
+        "pools": pools, "poolDefaults": {"podDisruptionBudget": {"maxUnavailable": 2}},
+        "router": {"podDisruptionBudget": least},
+    })  # fmt: skip
+    assert budgets(rendered) == {"prefill": half, "extra": {"maxUnavailable": 2}, "router": least}
+    assert budgets(render()) == {each: {"maxUnavailable": 1} for each in ("prefill", "decode", "router")}
+
+
+def budgets(rendered: Rendered) -> dict[str, Manifest]:
+    found = {each["metadata"]["name"].rpartition("-")[2]: each["spec"] for each in rendered.of("PodDisruptionBudget")}
+    return {
+        name: {key: value for key, value in each.items() if key != "selector"} for name, each in found.items()
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("word", ["on", "no", "yes", "true", "off", "null"])
+def test_names_that_yaml_reads_as_something_else_stay_names(word: str) -> None:
+    secrets = {"existingSecret": "123"}
+    values = {
+        "pools": {word: {"role": "decode", "runtimeClassName": word, "priorityClassName": word}},
+        "fullnameOverride": word, "nameOverride": word, "existingSecret": "123", "apiKeys": secrets,
+        "tls": {**secrets, "name": word}, "edge": {**secrets, "clientCa": "12"}, "redis": {"enabled": False},
+        "externalRedis": {**secrets, "caSecret": "1_0", "certSecret": "0x1"}, "fastLink": {"topologyKey": word},
+        "monitors": {"enabled": True, "apiKeySecret": "12", "edgeSecret": "1", "edgeName": word},
+        "socketHostPath": "/a b: c",
+    }  # fmt: skip
+    for manifest in render(values, release=word).manifests:
+        check(manifest)
+
+
+def test_what_a_part_sets_itself_is_set_once() -> None:
+    """Whoever applies on the server refuses a variable that is there twice."""
+    own = [{"name": "PAGEWIRE_THREADS", "value": "3"}, {"name": "PAGEWIRE_HOST", "value": "::"}]
+    for name, spec in render({"poolDefaults": {"env": own}, "router": {"env": own}}).templates().items():
+        for each in () if name == "rel-redis" else spec["containers"]:
+            names = [variable["name"] for variable in each["env"]]
+            assert len(names) == len(set(names))
+            assert [
+                variable for variable in each["env"] if variable["name"] in ("PAGEWIRE_THREADS", "PAGEWIRE_HOST")
+            ] == own
+
+
+@pytest.mark.parametrize(
+    ("kv_memory", "seconds"), [(None, 60), ("8GiB", 60), ("60GiB", 240), (60 << 30, 240), ("1.5TB", 5588)]
+)
+def test_a_pod_with_much_to_keep_has_the_time_to(kv_memory: str | int | None, seconds: int) -> None:
+    """As the pod itself allows its engine: anything less, and it is killed in the middle of writing."""
+    settings = {"host_kv_memory": "9GiB", **({"kv_memory": kv_memory} if kv_memory else {})}
+    volume = {"settings": settings, "kvVolume": {"size": "9Gi"}}
+    rendered = render({"pools": {"decode": volume}})
+    graces = {name: spec["terminationGracePeriodSeconds"] for name, spec in rendered.templates().items()}
+    assert graces["rel-pagewire-decode"] - graces["rel-pagewire-prefill"] == seconds
+    assert seconds >= math.ceil(parse_bytes(str(kv_memory or "1GiB")) / KEPT_BYTES_PER_S)
 
 
 @pytest.mark.parametrize(("drain_s", "handover_s"), [(30, 15), (0, 0), (899.5, 60.5)])
@@ -341,6 +394,12 @@ def test_nobody_else_gets_through() -> None:
     assert free["ingress"][1]["ports"] == [{"port": "grpc"}, {"port": "socket"}], "links do not"
 
 
+@pytest.mark.parametrize("release", ["1rel", "my.rel", "12345e7"])
+def test_a_release_that_no_service_can_be_called_after_is_refused(release: str) -> None:
+    done = helm("template", release, str(CHART), values=VOLUME)
+    assert "cannot be a Service's name" in done.stderr
+
+
 def test_a_secret_is_made_once_and_never_where_there_is_one() -> None:
     for name, keys in (("pagewire", {"cluster-secret", "operator-key"}), ("redis", {"redis-password"})):
         first, second = (render().one("Secret", name)["data"] for _ in range(2))
@@ -393,7 +452,16 @@ def test_redis_is_a_dependency_that_comes_with_the_chart(tmp_path: Path) -> None
         ({"poolDefaults": {"settings": {"adapter": [1]}}}, "adapter"),
         ({"rooter": {}}, "'rooter' not allowed"),
         ({"pools": {"decode": {"kvVolume": {"size": "9Gi"}}}}, "pool decode has a kvVolume: settings.host_kv_memory"),
-        ({"pools": {"decode": None}}, "no pool decodes"),
+        ({"pools": {"decode": None}}, "no pool decodes /models/smollm2"),
+        ({"models": ["/models/smollm2", "/models/other"]}, "no pool decodes /models/other"),
+        ({"models": ["/models/a/x", "/models/b/x"]}, "both would be called x"),
+        (
+            {**SECURED, "poolDefaults": {"settings": {"transports": "nixl, grpc"}}},
+            "transports of the pool decode: nixl sends in the clear",
+        ),
+        ({"nameOverride": "redis"}, "rel-redis is the name of the release's Redis"),
+        ({"fullnameOverride": "Foo_Bar"}, "/fullnameOverride"),
+        ({"monitors": {"enabled": True, "interval": "1m"}}, "/monitors/interval"),
         ({"pools": {"prefill": {"model": "/models/other"}}}, "/models/other of the pool prefill is none of models"),
         (
             {"router": {"autoscaling": {"minReplicas": 9}}},

@@ -34,10 +34,7 @@ from pagewire.serving.registry import Registry
 
 SECRETS = {"cluster-secret": "s3cret", "redis-password": "pw0rd", "operator-key": "op", "redis-url": "rediss://r:6380"}
 FIELDS = {"metadata.name": "rel-pagewire-0", "status.podIP": "10.0.0.7"}
-IMAGE = {
-    "PAGEWIRE_MODELS_DIR": "/models",
-    "PAGEWIRE_DEVICE": "cpu",
-}  # what compose/Dockerfile sets and the chart does not
+IMAGE = {"PAGEWIRE_MODELS_DIR": "/models"}  # what compose/Dockerfile sets and the chart does not
 
 FULL: dict[str, Any] = {
     "models": ["/models/chat", "/models/code"],
@@ -55,6 +52,7 @@ FULL: dict[str, Any] = {
     "pools": {
         "prefill": {"settings": {"chunk_size": 512, "threads": 3, "adapter": ["one=/models/one", "two=/models/two"]}},
         "decode": {"model": "/models/code", "settings": {"adapter": "one=/models/one"}},
+        "chat": {"role": "colocated"},
     },
 }
 
@@ -150,6 +148,25 @@ def test_every_value_reaches_its_process(tmp_path: Path) -> None:
     assert router.tls_name == pod.tls_name == "pagewire.internal"
 
 
+def test_images_leave_to_settings_what_settings_say() -> None:
+    """Environment outranks files: what an image set there, no pool's settings could say otherwise."""
+    dockerfile = (chart_schema.PATH.parents[1] / "Dockerfile").read_text()
+    made = {
+        each["name"] for name in ("router", "decode") for each in container(render(), f"rel-pagewire-{name}")["env"]
+    }
+    assert set(re.findall(r"^\s*(?:ENV )?(PAGEWIRE_\w+)=", dockerfile, re.MULTILINE)) - made == IMAGE.keys()
+
+
+def test_a_pool_on_gpus_computes_where_it_is_told_and_leaves_the_cores_to_others(tmp_path: Path) -> None:
+    by_image, by_setting = {"image": "pagewire-pod-cuda"}, {"settings": {"device": "cuda:1", "transports": "grpc"}}
+    both = {**by_image, "settings": {"device": "cuda:0", "threads": 2}}
+    pools = {"image": by_image, "setting": by_setting, "both": both, "decode": {}}
+    rendered = render({"pools": pools})
+    configs = {name: pod_config(rendered, f"rel-pagewire-{name}", tmp_path) for name in pools}
+    devices = {name: (each.device, each.threads) for name, each in configs.items()}
+    assert devices == {"image": ("cuda", 0), "setting": ("cuda:1", 0), "both": ("cuda:0", 2), "decode": ("cpu", 2)}
+
+
 def test_with_tls_the_charts_own_redis_is_met_by_the_certificate_of_the_cluster(tmp_path: Path) -> None:
     secret = {"existingSecret": "cluster-tls"}
     rendered = render({"tls": {**secret, "name": "pagewire"}, "redis": {"tls": secret}})
@@ -192,7 +209,10 @@ def test_probes_speak_the_routers_tls_and_the_pods_plain_http() -> None:
 
 
 def test_probes_and_scrapes_of_pods_speak_what_metrics_tls_says() -> None:
-    pools = {"prefill": {"settings": {"metrics_tls": "off"}}, "other": {"settings": {"metrics_tls": "mutual"}}}
+    pools = {
+        "prefill": {"settings": {"metrics_tls": "off"}},
+        "other": {"model": "/models/code", "settings": {"metrics_tls": "mutual"}},
+    }
     rendered = render({**FULL, "pools": pools, "monitors": {**SCRAPED, "edgeSecret": "scrape", "edgeName": "api"}})
     probes = {
         name: [

@@ -1,14 +1,18 @@
 {{- define "pagewire.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
 {{- $full := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) -}}
-{{- default $full .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- $full = default $full .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $full) -}}
+{{- fail (printf "%s cannot be a Service's name, which is of small letters, digits and dashes and begins with a letter: another release, or fullnameOverride" $full) -}}
+{{- end -}}
+{{- $full -}}
 {{- end -}}
 
 {{/* Labels that select the pods of a part: a list of the context and the part. */}}
 {{- define "pagewire.selector" -}}
-app.kubernetes.io/name: {{ default (index . 0).Chart.Name (index . 0).Values.nameOverride }}
-app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
-app.kubernetes.io/component: {{ index . 1 }}
+app.kubernetes.io/name: {{ default (index . 0).Chart.Name (index . 0).Values.nameOverride | quote }}
+app.kubernetes.io/instance: {{ (index . 0).Release.Name | quote }}
+app.kubernetes.io/component: {{ index . 1 | quote }}
 {{- end -}}
 
 {{- define "pagewire.labels" -}}
@@ -23,25 +27,102 @@ helm.sh/chart: {{ printf "%s-%s" (index . 0).Chart.Name (index . 0).Chart.Versio
 {{- $root := index . 0 -}}
 {{- $pool := mergeOverwrite (deepCopy $root.Values.poolDefaults) (deepCopy (index . 1)) -}}
 {{- $_ := set $pool "model" (default (first $root.Values.models) $pool.model) -}}
-{{- /* A budget says one of two things: two of them together would say both. */}}
+{{- /* Of a budget, which says one of two things, Helm would make one that says both; what null says it would forget. */}}
 {{- if hasKey (index . 1) "podDisruptionBudget" -}}
 {{- $_ := set $pool "podDisruptionBudget" (index . 1).podDisruptionBudget -}}
 {{- end -}}
 {{- toJson $pool -}}
 {{- end -}}
 
-{{/* Refuses pools of a model that no router knows, and a cluster that could not answer. */}}
+{{/* Refuses pools of a model that no router knows, a cluster that could not answer, and names that are no one's alone. */}}
 {{- define "pagewire.checkPools" -}}
 {{- $root := . -}}
-{{- $decoded := list -}}
+{{- $decoded := dict -}}
 {{- range $name, $given := .Values.pools -}}
 {{- $pool := include "pagewire.pool" (list $root $given) | fromJson -}}
 {{- if not (has $pool.model $root.Values.models) -}}
 {{- fail (printf "the model %s of the pool %s is none of models" $pool.model $name) -}}
 {{- end -}}
-{{- if ne $pool.role "prefill" }}{{ $decoded = append $decoded $name }}{{ end -}}
+{{- if ne $pool.role "prefill" }}{{ $_ := set $decoded $pool.model $name }}{{ end -}}
+{{- $bare := list -}}
+{{- range splitList "," (nospace (dig "transports" "auto" $pool.settings)) -}}
+{{- if has . (list "tcp" "collective" "nixl") }}{{ $bare = append $bare . }}{{ end -}}
 {{- end -}}
-{{- if not $decoded }}{{ fail "no pool decodes: it takes one whose role is decode or colocated" }}{{ end -}}
+{{- if and $bare $root.Values.tls.existingSecret -}}
+{{- fail (printf "transports of the pool %s: %s sends in the clear, which nothing does with tls.existingSecret" $name (join ", " $bare)) -}}
+{{- end -}}
+{{- end -}}
+{{- $names := dict -}}
+{{- range .Values.models -}}
+{{- if hasKey $names (base .) -}}
+{{- fail (printf "models %s and %s: both would be called %s, after their folder" (get $names (base .)) . (base .)) -}}
+{{- end -}}
+{{- $_ := set $names (base .) . -}}
+{{- if not (hasKey $decoded .) -}}
+{{- fail (printf "no pool decodes %s: it takes one of that model whose role is decode or colocated" .) -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.redis.enabled (eq (include "pagewire.fullname" .) (include "redis.fullname" .Subcharts.redis)) -}}
+{{- fail (printf "%s is the name of the release's Redis: another nameOverride or fullnameOverride" (include "pagewire.fullname" .)) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A part's disruption budget, if it has one: a list of the context, the part and what its values say. Nothing said: one
+pod at a time. */}}
+{{- define "pagewire.budget" -}}
+{{- $root := index . 0 -}}
+{{- if not (kindIs "invalid" (index . 2)) }}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ include "pagewire.fullname" $root }}-{{ index . 1 }}
+  labels: {{- include "pagewire.labels" (list $root (index . 1)) | nindent 4 }}
+spec:
+  {{- index . 2 | default (dict "maxUnavailable" 1) | toYaml | nindent 2 }}
+  selector:
+    matchLabels: {{- include "pagewire.selector" (list $root (index . 1)) | nindent 6 }}
+{{- end }}
+{{- end -}}
+
+{{/* How many replicas one has that something else scales: as many as there are. Without the field an upgrade that turns
+scaling on would have Kubernetes fall back to one. A list of the context, a kind and a name. */}}
+{{- define "pagewire.scaledReplicas" -}}
+{{- with lookup "apps/v1" (index . 1) (index . 0).Release.Namespace (index . 2) }}
+replicas: {{ .spec.replicas }}
+{{- end }}
+{{- end -}}
+
+{{/* True of pools that compute on a GPU, by their image or by what they are told. */}}
+{{- define "pagewire.isOnGpu" -}}
+{{- $device := dig "device" (ternary "cuda" "cpu" (hasSuffix "-cuda" .image)) .settings -}}
+{{- if hasPrefix "cuda" $device }}true{{ end -}}
+{{- end -}}
+
+{{/* Seconds that a pod takes at most to leave its KV on a disk: what it allows itself, EXIT_GRACE_S of engine/client.py
+aside, which every pod has. */}}
+{{- define "pagewire.keepS" -}}
+{{- $kept_bytes_per_s := 268435456.0 -}}
+{{- $told := dig "kv_memory" "1GiB" .settings -}}
+{{- $bytes := $told -}}
+{{- if kindIs "string" $told -}}
+{{- $bytes = regexFind "[0-9.]+" $told | float64 -}}
+{{- $power := index (dict "" 0 "K" 1 "M" 2 "G" 3 "T" 4) (regexFind "[KMGT]" (upper $told)) -}}
+{{- range until $power }}{{ $bytes = mulf $bytes (ternary 1024.0 1000.0 (contains "I" (upper $told))) }}{{ end -}}
+{{- end -}}
+{{- default (max 60 (ceil (divf $bytes $kept_bytes_per_s))) .kvVolume.keepS -}}
+{{- end -}}
+
+{{/* Environment without the variables that a part's values set themselves: twice is refused. A list of the environment as
+YAML and the part's own. */}}
+{{- define "pagewire.environment" -}}
+{{- $own := list -}}
+{{- range index . 1 }}{{ $own = append $own .name }}{{ end -}}
+{{- $all := list -}}
+{{- range (index . 0 | fromYamlArray) -}}
+{{- if not (has .name $own) }}{{ $all = append $all . }}{{ end -}}
+{{- end -}}
+{{- toYaml (concat $all (index . 1)) -}}
 {{- end -}}
 
 {{/* The bounds of a scale, checked: a list of whose they are and its autoscaling. */}}
@@ -158,10 +239,10 @@ true
 {{/* Environment of routers and pods alike: what is secret. */}}
 {{- define "pagewire.env" -}}
 - name: PAGEWIRE_CLUSTER_SECRET
-  valueFrom: {secretKeyRef: {name: {{ include "pagewire.secret" . }}, key: cluster-secret}}
+  valueFrom: {secretKeyRef: {name: {{ include "pagewire.secret" . | quote }}, key: cluster-secret}}
 {{- if .Values.redis.enabled }}
 - name: REDIS_PASSWORD
-  valueFrom: {secretKeyRef: {name: {{ include "redis.secret" .Subcharts.redis }}, key: redis-password}}
+  valueFrom: {secretKeyRef: {name: {{ include "redis.secret" .Subcharts.redis | quote }}, key: redis-password}}
 - name: PAGEWIRE_REDIS_URL
   {{- $isTls := not (empty .Subcharts.redis.Values.tls.existingSecret) }}
   {{- if ne $isTls (not (empty .Values.tls.existingSecret)) }}
@@ -172,9 +253,37 @@ true
 - name: PAGEWIRE_REDIS_URL
   valueFrom:
     secretKeyRef:
-      name: {{ required "redis.enabled, or externalRedis.existingSecret" .Values.externalRedis.existingSecret }}
+      name: {{ required "redis.enabled, or externalRedis.existingSecret" .Values.externalRedis.existingSecret | quote }}
       key: redis-url
 {{- end }}
+{{- end -}}
+
+{{/* Environment of a pod: a list of the context and the pool with its defaults. Beside a GPU an engine computes on one
+thread by itself. */}}
+{{- define "pagewire.podEnv" -}}
+- name: PAGEWIRE_HOST
+  valueFrom: {fieldRef: {fieldPath: status.podIP}}
+- {name: PAGEWIRE_PORT, value: "50051"}
+- {name: PAGEWIRE_SOCKET_PORT, value: "50052"}
+- {name: PAGEWIRE_METRICS_PORT, value: "9100"}
+- name: PAGEWIRE_POD_ID
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+{{- if not (or (hasKey (index . 1).settings "threads") (include "pagewire.isOnGpu" (index . 1))) }}
+- name: PAGEWIRE_THREADS
+  valueFrom: {resourceFieldRef: {resource: requests.cpu}}
+{{- end }}
+{{ include "pagewire.env" (index . 0) }}
+{{- end -}}
+
+{{- define "pagewire.routerEnv" -}}
+- {name: PAGEWIRE_HOST, value: 0.0.0.0}
+- {name: PAGEWIRE_PORT, value: "8000"}
+- {name: PAGEWIRE_GRPC_PORT, value: "50050"}
+- name: PAGEWIRE_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+- name: PAGEWIRE_OPERATOR_KEY
+  valueFrom: {secretKeyRef: {name: {{ include "pagewire.secret" . | quote }}, key: operator-key, optional: true}}
+{{ include "pagewire.env" . }}
 {{- end -}}
 
 {{/* Volumes of routers and pods alike, and where they are mounted. `config` is a ConfigMap. */}}
@@ -191,15 +300,15 @@ true
   emptyDir: {}
 {{- with $root.Values.tls.existingSecret }}
 - name: tls
-  secret: {secretName: {{ . }}, defaultMode: 0440}
+  secret: {secretName: {{ . | quote }}, defaultMode: 0440}
 {{- end }}
 {{- if and (not $root.Values.redis.enabled) $root.Values.externalRedis.caSecret }}
 - name: redis-ca
-  secret: {secretName: {{ $root.Values.externalRedis.caSecret }}}
+  secret: {secretName: {{ $root.Values.externalRedis.caSecret | quote }}}
 {{- end }}
 {{- if and (not $root.Values.redis.enabled) $root.Values.externalRedis.certSecret }}
 - name: redis-cert
-  secret: {secretName: {{ $root.Values.externalRedis.certSecret }}, defaultMode: 0440}
+  secret: {secretName: {{ $root.Values.externalRedis.certSecret | quote }}, defaultMode: 0440}
 {{- end }}
 {{- end -}}
 
@@ -221,7 +330,7 @@ true
 {{/* What no process of ours needs: the Kubernetes API, and variables named after services, of which PAGEWIRE_* ones would
 be taken for settings. */}}
 {{- define "pagewire.podSpec" -}}
-serviceAccountName: {{ include "pagewire.fullname" . }}
+serviceAccountName: {{ include "pagewire.fullname" . | quote }}
 automountServiceAccountToken: false
 enableServiceLinks: false
 {{- with .Values.image.pullSecrets }}
@@ -259,7 +368,7 @@ tolerations: {{ toYaml . | nindent 2 }}
 {{- $kind := index . 1 -}}
 {{- $named := index . 2 -}}
 {{- if $named -}}
-priorityClassName: {{ $named }}
+priorityClassName: {{ $named | quote }}
 {{- else if $root.Values.priorityClasses.create -}}
 priorityClassName: {{ include "pagewire.fullname" $root }}-{{ ternary "decode" $kind (eq $kind "colocated") }}
 {{- end -}}
@@ -267,15 +376,14 @@ priorityClassName: {{ include "pagewire.fullname" $root }}-{{ ternary "decode" $
 
 {{/* Pods that hold KV, in one domain of the fast link: they ship it to each other. */}}
 {{- define "pagewire.fastLink" -}}
-topologyKey: {{ .Values.fastLink.topologyKey }}
+topologyKey: {{ .Values.fastLink.topologyKey | quote }}
 labelSelector:
   matchLabels:
-    app.kubernetes.io/instance: {{ .Release.Name }}
-    pagewire.io/holds-kv: "true"
+    {{- include "pagewire.holdsKv" . | nindent 4 }}
 {{- end -}}
 
 {{- define "pagewire.holdsKv" -}}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 pagewire.io/holds-kv: "true"
 {{- end -}}
 

@@ -9,7 +9,7 @@
 
 {{- define "redis.selector" -}}
 app.kubernetes.io/name: redis
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: redis
 {{- end -}}
 
