@@ -95,7 +95,9 @@ def router(config: RouterConfig) -> None:
     """Run a router: the HTTP and gRPC front door of a cluster."""
     if config.workers > 1:
         from pagewire.cli.workers import Workers
+        from pagewire.serving import logs
 
+        logs.configure(config.name, config.log_level, config.log_format)
         asyncio.run(Workers(config, sys.argv[1:]).run(_say_ready))
         return
     from pagewire.router.main import run

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -20,9 +21,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pagewire.cli.child import Child
-from pagewire.cli.progress import say
 from pagewire.core.errors import Unavailable
 from pagewire.router.config import RouterConfig
+
+log = logging.getLogger(__name__)
 
 START_S = 60.0
 STOP_MARGIN_S = 4.0  # less than what the launcher of this process waits
@@ -93,7 +95,7 @@ class Workers:
         """Replace a worker whenever it ends, until cancelled."""
         while True:
             code = await child.exited()
-            say(f"{child.name} ended with exit code {code}; another one takes its place")
+            log.warning("%s ended with exit code %d; another one takes its place", child.name, code)
             self._forget(child)
             child = await self._replacement(flags)
 
@@ -106,12 +108,12 @@ class Workers:
             try:
                 child = await self._start(flags)
             except OSError as error:  # no process, no memory, no descriptor for it: there may be some later
-                say(f"{flags[-1]} cannot be started: {error}")
+                log.error("%s cannot be started: %s", flags[-1], error)
                 continue
             try:
                 await self._ready(child)
             except Unavailable as error:
-                say(error.message)
+                log.error("%s", error.message)
                 child.kill()
                 await child.exited()
                 self._forget(child)

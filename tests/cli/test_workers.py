@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 from typing import Any
 
@@ -50,7 +52,7 @@ def test_who_shares_no_port_gets_none_that_is_shared() -> None:
 
 
 async def test_a_worker_that_cannot_be_started_now_is_started_later(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(workers_file, "RESTART_MAX_S", 0.2)
     config = RouterConfig(model=("m",), cluster_secret="s", workers=2, port=0, grpc_port=0, drain_s=0.0)
@@ -73,6 +75,28 @@ async def test_a_worker_that_cannot_be_started_now_is_started_later(
     assert wrong == []
     workers._stopping.set()
     await running
-    said = capfd.readouterr().err
-    assert "Resource temporarily unavailable" in said
-    assert "Cannot allocate memory" in said
+    assert "Resource temporarily unavailable" in caplog.text
+    assert "Cannot allocate memory" in caplog.text
+
+
+def test_the_process_that_keeps_workers_logs_as_they_do() -> None:
+    program = (
+        f"import sys; from pagewire.cli import main, workers; workers.Workers.__init__.__defaults__ = ({STAYS!r},);"
+        "sys.argv = 'pagewire router --model m --workers 2 --port 0 --grpc-port 0'.split()"
+        "+ ['--drain-s', '0', '--log-format', 'json'];"
+        "main.main()"
+    )
+    environ = {**os.environ, "PAGEWIRE_CLUSTER_SECRET": "s"}
+    with subprocess.Popen(
+        [sys.executable, "-c", program], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as keeper:
+        assert keeper.stdout is not None
+        assert keeper.stderr is not None
+        try:
+            first = json.loads(keeper.stdout.readline())["workers"][0]["pid"]
+            os.kill(first, signal.SIGKILL)
+            said = json.loads(keeper.stderr.readline())
+        finally:
+            keeper.terminate()
+        assert keeper.wait(60) == 0
+        assert (said["level"], "another one takes its place" in said["text"]) == ("WARNING", True)
