@@ -366,6 +366,8 @@ def _settle(
                     ahead = tl.sum(tl.load(numbers + at, is_listed & (t < tiles), other=0))
                     rank = (top_k - ahead).to(tl.float32)
                     lowest = bisect(line, size, least, highest, rank, most, slope, False, TILE, STAGES)
+                    # Fewer than k, all of them equal, are in no tile's list: of nothing the least is no bound.
+                    lowest = tl.where(size > 0, lowest, _LOWEST)
                     floor = lowest
                 if top_p < 1.0:
                     outside = is_listed & (t < tiles)

@@ -112,6 +112,18 @@ def test_cuts_are_the_same_to_the_last_bit_whoever_finds_them(poisoned: None) ->
         assert float(alone.bounds) == float(expected.bounds[row])
 
 
+@pytest.mark.parametrize("vocab_size", [100, 1024, 3000])
+@pytest.mark.parametrize("value", [0.0, -2.5, 12.0, LARGE, -LARGE])
+def test_the_few_that_a_grammar_leaves_stay_also_where_they_are_equal(
+    poisoned: None, vocab_size: int, value: float
+) -> None:
+    logits = torch.full((4, vocab_size), -torch.inf)
+    for row, count in enumerate((1, 2, 3, 1)):
+        logits[row, torch.randperm(vocab_size)[:count]] = value
+    asked = rows({"top_k": 20}, {"top_k": 20}, {"top_k": 4, "temperature": 0.3}, {"top_k": 2, "top_p": 0.5})
+    assert left(logits, asked, find(logits, asked)) == left_by_definition(logits, asked)
+
+
 def test_nothing_is_cut_of_rows_that_ask_for_nothing_or_have_no_maximum(poisoned: None) -> None:
     logits = torch.randn(6, 100)
     logits[2, 5], logits[3, 5], logits[4] = math.nan, math.inf, -math.inf
