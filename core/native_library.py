@@ -52,6 +52,11 @@ def vendor() -> str:
     return next((line.split()[-1] for line in _cpuinfo() if line.startswith("vendor_id")), "")
 
 
+def features() -> frozenset[str]:
+    """Return what this machine's processor says that it can do, by the kernel's names: `amx_bf16`."""
+    return frozenset(_processor().partition(":")[2].split())
+
+
 def _load(source: Path, more_flags: tuple[str, ...]) -> ctypes.CDLL:
     compiler, *dialect = LANGUAGES[source.suffix]
     flags = (*FLAGS, *dialect, *more_flags)

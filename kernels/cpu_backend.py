@@ -8,11 +8,13 @@ its batch, only on how many rows its own sequence has in it.
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from pagewire.core import native_library
 from pagewire.core.heap import keep_heap
 from pagewire.kernels import kv_elements, logit_edits, native_ops, sampling
 from pagewire.kernels.arena import Arena, buffer
@@ -27,6 +29,8 @@ from pagewire.kernels.ragged import Ragged
 from pagewire.kernels.sampling_rows import SamplingRows
 from pagewire.kernels.scaled_weight import Weight
 from pagewire.kernels.torch_backend import TorchBackend
+
+log = logging.getLogger(__name__)
 
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int64
 
@@ -103,7 +107,11 @@ class CpuBackend(TorchBackend):
         if library is None:
             return None
         keep_heap()  # a step asks for what the last one gave back
-        library.use_tiles()
+        library.use_tiles.restype = ctypes.c_bool
+        if not library.use_tiles() and "amx_bf16" in native_library.features():
+            log.warning(
+                "bfloat16 is multiplied without this processor's AMX: the system, or its compiler, has none for us"
+            )
         return cls(library)
 
     def linear(self, weight: Weight, bias: torch.Tensor | None) -> Linear:

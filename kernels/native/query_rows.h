@@ -70,7 +70,8 @@ template <typename Kind> struct QueryRows {
     inline void weigh(int64_t row, int64_t count, int64_t first_key, int64_t num_panels) {
         for (int64_t r = 0; r < count; r++) {
             const int32_t last = int32_t(first_position + (row + r) / group - first_key);
-            const int32_t first = window ? last - int32_t(window) + 1 : std::numeric_limits<int32_t>::min();
+            constexpr int64_t EVERYTHING = std::numeric_limits<int32_t>::min();
+            const int32_t first = int32_t(window ? std::max(last - window + 1, EVERYTHING) : EVERYTHING);
             if (cap) cap_scores(scores + r * SCORES, num_panels);
             weigh_row(first_row + row + r, first, last, scores + r * SCORES, num_panels, probabilities + r * PROBABILITIES);
         }

@@ -1,5 +1,5 @@
-// How keys and values lie in a pool, whatever is computed with: kernels/kv_elements.py defines it, and this is bit for bit
-// the same. A quantised slot is `dim` codes of one byte, and behind them their scale, a bfloat16.
+// How keys and values lie in a pool, whatever is computed with: kernels/kv_elements.py defines it, and of finite numbers
+// this is bit for bit the same. A quantised slot is `dim` codes of one byte, and behind them their scale, a bfloat16.
 #pragma once
 #include "kinds.h"
 
