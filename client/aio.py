@@ -49,11 +49,8 @@ class _Call(Protocol):
 _Open = Callable[[int, Course[Any], float | None], AbstractContextManager[_Call]]
 
 
-class _Stream(Generic[T]):
-    """A call whose answer comes in pieces: iterate for them.
-
-    Leaving the `async with` block cancels it, as do `aclose`, closing its iterator, and forgetting it.
-    """
+class _Reading(Generic[T]):
+    """The one reading of an answer. Nothing in it leads back to its stream: who forgets that is heard at once."""
 
     def __init__(self, course: Course[T], open_call: _Open) -> None:
         self._course = course
@@ -61,33 +58,16 @@ class _Stream(Generic[T]):
         self._call: _Call | None = None
         self._cancelled = asyncio.Event()
         self._why = ""  # it was cancelled
-        self._iterator = self._iterate()
 
-    def cancel(self, why: str = "the caller cancelled the request") -> None:
-        """End the call now; an iteration under way in another task raises Cancelled, which says why."""
+    def cancel(self, why: str) -> None:
+        """End the call now; pieces that are waited for raise Cancelled, which says why."""
         self._why = self._why or why
         self._cancelled.set()
         if self._call is not None:
             self._call.cancel()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """End the call now, where it has not ended; any number of times. While another task reads: `cancel`."""
-        self.cancel()
-        await self._iterator.aclose()
-
-    def __aiter__(self) -> AsyncIterator[T]:
-        """Return the pieces as they come; a second loop goes on where the first stopped. Raises PagewireError."""
-        return self._iterator
-
-    async def _iterate(self) -> AsyncGenerator[T, None]:
+    async def pieces(self) -> AsyncGenerator[T, None]:
+        """Yield them as they come; raises PagewireError."""
         try:
             while not self._course.is_finished:
                 try:
@@ -130,6 +110,38 @@ class _Stream(Generic[T]):
     def _raise_if_cancelled(self) -> None:
         if self._cancelled.is_set():
             raise self._course.named(Cancelled(self._why)) from None
+
+
+class _Stream(Generic[T]):
+    """A call whose answer comes in pieces: iterate for them.
+
+    Leaving the `async with` block cancels it, as do `aclose`, closing its iterator, and forgetting it.
+    """
+
+    def __init__(self, course: Course[T], open_call: _Open) -> None:
+        self._reading = _Reading(course, open_call)
+        self._pieces = self._reading.pieces()
+
+    def cancel(self, why: str = "the caller cancelled the request") -> None:
+        """End the call now; an iteration under way in another task raises Cancelled, which says why."""
+        self._reading.cancel(why)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """End the call now, where it has not ended; any number of times. While another task reads: `cancel`."""
+        self.cancel()
+        await self._pieces.aclose()
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        """Return the pieces as they come; a second loop goes on where the first stopped. Raises PagewireError."""
+        return self._pieces
 
 
 class AsyncStream(_Stream[Chunk]):

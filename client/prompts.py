@@ -41,18 +41,17 @@ def fill_prompt(request: inference_pb2.GenerateRequest, prompt: Prompt, options:
         return
     if request.WhichOneof("prompt") != "chat":
         raise InvalidRequest(f"{asked[0]} goes with messages", field=asked[0])
-    request.chat.tools.extend(_formed("tools", _tool, tool) for tool in options.get("tools") or ())
+    request.chat.tools.extend(
+        _formed("tools", _tool, tool) for tool in _formed("tools", list, options.get("tools") or ())
+    )
     choice = options.get("tool_choice")
     if choice is not None:
         request.chat.tool_choice.CopyFrom(_formed("tool_choice", _choice, choice))
-    is_parallel = options.get("parallel_tool_calls")
-    if is_parallel is not None:
-        request.chat.parallel_tool_calls = bool(is_parallel)
-    begins = options.get("add_generation_prompt")
-    if begins is not None:
-        request.chat.add_generation_prompt = bool(begins)
-    request.chat.continue_final_message = bool(options.get("continue_final_message"))
-    request.chat.documents.extend(_formed("documents", _object, each) for each in options.get("documents") or ())
+    for name in ("parallel_tool_calls", "add_generation_prompt", "continue_final_message"):
+        if options.get(name) is not None:
+            setattr(request.chat, name, _formed(name, _flag, options.get(name)))
+    documents = _formed("documents", list, options.get("documents") or ())
+    request.chat.documents.extend(_formed("documents", _object, each) for each in documents)
     variables = options.get("chat_template_kwargs")
     if variables is not None:
         request.chat.chat_template_kwargs = _formed("chat_template_kwargs", _object, variables)
@@ -81,13 +80,19 @@ def _formed(field: str, form: Callable[[Any], T], value: object) -> T:
             "tool_choice": "tool_choice is none, auto, required, a Tool, or an object that names a function",
             "documents": "a document is an object that JSON can hold",
             "chat_template_kwargs": "chat_template_kwargs is an object that JSON can hold",
-        }[field]
+        }.get(field, f"{field} is True or False")
         raise InvalidRequest(f"{wanted}, not {value!r:.500}", field=field) from error
 
 
 def _text(prompt: str) -> str:
     prompt.encode()  # half of a surrogate pair has no place in a message
     return prompt
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError("a text would be true, whatever it says")
+    return value
 
 
 def _parts(prompt: Iterable[Any]) -> list[Any]:

@@ -70,7 +70,7 @@ def _cause_of(code: str, message: str) -> str:
     """Return the cause of a status without details: no router of ours said it, but gRPC or what is in between."""
     if code == "UNAVAILABLE" or (code in _BROKEN_STREAM and _BROKEN_STREAM[code] in message):
         return RouterLost.cause
-    if code == "RESOURCE_EXHAUSTED" and "larger than max" in message:
+    if code == "RESOURCE_EXHAUSTED" and ("larger than max" in message or "metadata size exceeds" in message):
         return InvalidRequest.cause  # no router's word but gRPC's, and no other try makes it smaller
     rows = ((error, status) for error, status in STATUS_OF.items() if not issubclass(error, TransferFailed))
     return next((error.cause for error, status in rows if status.grpc == code), code.lower())

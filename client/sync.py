@@ -46,11 +46,8 @@ class _Call(Protocol):
 _Open = Callable[[int, Course[Any], float | None], AbstractContextManager[_Call]]
 
 
-class _Stream(Generic[T]):
-    """A call whose answer comes in pieces: iterate for them.
-
-    Leaving the `with` block cancels it, as do `close`, closing its iterator, and forgetting it.
-    """
+class _Reading(Generic[T]):
+    """The one reading of an answer. Nothing in it leads back to its stream: who forgets that is heard at once."""
 
     def __init__(self, course: Course[T], open_call: _Open) -> None:
         self._course = course
@@ -58,32 +55,16 @@ class _Stream(Generic[T]):
         self._call: _Call | None = None
         self._cancelled = threading.Event()
         self._why = ""  # it was cancelled
-        self._iterator = self._iterate()
 
-    def cancel(self, why: str = "the caller cancelled the request") -> None:
-        """End the call now, from any thread; an iteration under way raises Cancelled, which says why."""
+    def cancel(self, why: str) -> None:
+        """End the call now; pieces that are waited for raise Cancelled, which says why."""
         self._why = self._why or why
         self._cancelled.set()
         if self._call is not None:
             self._call.cancel()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the call now, where it has not ended; any number of times."""
-        self.cancel()
-
-    def __iter__(self) -> Iterator[T]:
-        """Return the pieces as they come; a second loop goes on where the first stopped. Raises PagewireError."""
-        return self._iterator
-
-    def _iterate(self) -> Iterator[T]:
+    def pieces(self) -> Iterator[T]:
+        """Yield them as they come; raises PagewireError."""
         try:
             while not self._course.is_finished:
                 try:
@@ -114,6 +95,37 @@ class _Stream(Generic[T]):
         pause_s = self._course.on_error(*_status(error), now_s=time.monotonic(), draw=random.random())
         if self._cancelled.wait(pause_s):
             raise self._course.named(Cancelled(self._why)) from None
+
+
+class _Stream(Generic[T]):
+    """A call whose answer comes in pieces: iterate for them.
+
+    Leaving the `with` block cancels it, as do `close`, closing its iterator, and forgetting it.
+    """
+
+    def __init__(self, course: Course[T], open_call: _Open) -> None:
+        self._reading = _Reading(course, open_call)
+        self._pieces = self._reading.pieces()
+
+    def cancel(self, why: str = "the caller cancelled the request") -> None:
+        """End the call now, from any thread; an iteration under way raises Cancelled, which says why."""
+        self._reading.cancel(why)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the call now, where it has not ended; any number of times."""
+        self.cancel()
+
+    def __iter__(self) -> Iterator[T]:
+        """Return the pieces as they come; a second loop goes on where the first stopped. Raises PagewireError."""
+        return self._pieces
 
 
 class Stream(_Stream[Chunk]):

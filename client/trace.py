@@ -5,16 +5,28 @@ Knows OpenTelemetry's context where somebody else has imported it, and imports n
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any
 
+from pagewire.core.errors import InvalidRequest
+
 TRACE_KEY = "traceparent"
+HEADER = re.compile(
+    r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]{0,200})?"
+)  # what follows is of later versions
 
 
 def trace_metadata(traceparent: str | None) -> tuple[tuple[str, str], ...]:
-    """Return the metadata that says so: `traceparent` as given, else that of the current span, else none."""
+    """Return the metadata that says so: `traceparent` as given, else that of the current span, else none.
+
+    What no tracer writes goes no further, as W3C has it: callers pass on what others sent them. Raises InvalidRequest
+    where it is no text.
+    """
     header = current_traceparent() if traceparent is None else traceparent
-    return ((TRACE_KEY, header),) if header else ()
+    if not isinstance(header, str):
+        raise InvalidRequest(f"traceparent is a text, not {header!r:.80}", field="traceparent")
+    return ((TRACE_KEY, header),) if HEADER.fullmatch(header) else ()
 
 
 def current_traceparent() -> str:

@@ -357,6 +357,19 @@ def test_a_prompt_of_no_known_form_is_refused_by_name(prompt: list[int]) -> None
     assert caught.value.field == "prompt"
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"parallel_tool_calls": "false"}, {"add_generation_prompt": "false"}, {"continue_final_message": "false"},
+        {"continue_final_message": 1}, {"tools": 5}, {"tools": True}, {"documents": 5}, {"tool_choice": 5},
+    ],
+)  # fmt: skip
+def test_what_goes_with_messages_is_refused_by_name_where_it_is_of_another_type(asked: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        request_to_wire([{"role": "user", "content": "hi"}], cast(Options, asked))
+    assert [caught.value.field] == list(asked)
+
+
 def test_options_left_out_stay_unset_and_zero_is_a_value() -> None:
     sampling = request_to_wire("hi", {"temperature": 0.0, "stop": "END", "max_tokens": None}).sampling
     assert sampling.HasField("temperature")

@@ -6,6 +6,7 @@ The server's answers are scripted, so this proves the SDK and nothing of the rou
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from scripted_server import ScriptedServer, scripted_server
 
 from pagewire.client import AsyncClient, AsyncStream, Chunk, Client, RetryPolicy, Stream, Timeout, Tls
 from pagewire.client.channel import Target, target_of, targets_of
+from pagewire.client.trace import trace_metadata
 from pagewire.core.errors import Cancelled, DeadlineExceeded, InvalidRequest, Overloaded, Unavailable
 
 FAST = RetryPolicy(first_backoff_s=0.001, max_backoff_s=0.001)
@@ -127,6 +129,40 @@ async def test_leaving_the_block_cancels_async(aio_client: AsyncClient, server: 
     assert await asyncio.to_thread(server[0].cancelled.wait, 10)
 
 
+@pytest.mark.parametrize(
+    ("header", "goes_on"),
+    [
+        (f"00-{'a' * 32}-{'b' * 16}-01", True),
+        (f"cc-{'a' * 32}-{'b' * 16}-01-what.comes", True),
+        ("é", False),
+        ("a\nb", False),
+        ("", False),
+        (f"00-{'a' * 32}-{'b' * 16}-01-{'c' * 12_000}", False),
+    ],
+)
+def test_a_traceparent_that_no_tracer_wrote_ends_no_request(
+    client: Client, server: tuple[ScriptedServer, str], header: str, goes_on: bool
+) -> None:
+    assert trace_metadata(header) == ((("traceparent", header),) if goes_on else ())
+    assert client.generate("a", traceparent=header).text == "a"
+
+
+def test_a_traceparent_is_a_text(client: Client) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        client.stream("a", traceparent=cast("str", 5))
+    assert caught.value.field == "traceparent"
+
+
+@contextlib.contextmanager
+def nobody_looking_for_garbage() -> Iterator[None]:
+    """Whoever allocates little, as a program that waits, is looked through for cycles late or never."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def _close(stream: Stream, iterator: Iterator[Chunk]) -> None:
     stream.close()
 
@@ -148,9 +184,9 @@ def test_whoever_closes_or_forgets_a_stream_cancels_it(
     iterator = iter(stream)
     assert next(iterator).text == "first"
     end(stream, iterator)
-    del stream, iterator
-    gc.collect()
-    assert server[0].cancelled.wait(10)
+    with nobody_looking_for_garbage():
+        del stream, iterator
+        assert server[0].cancelled.wait(10)
 
 
 async def _aclose(stream: AsyncStream, iterator: AsyncIterator[Chunk]) -> None:
@@ -176,9 +212,9 @@ async def test_whoever_closes_or_forgets_a_stream_cancels_it_async(
     iterator = aiter(stream)
     assert (await anext(iterator)).text == "first"
     await end(stream, iterator)
-    del stream, iterator
-    gc.collect()
-    assert await asyncio.to_thread(server[0].cancelled.wait, 10)
+    with nobody_looking_for_garbage():
+        del stream, iterator
+        assert await asyncio.to_thread(server[0].cancelled.wait, 10)
 
 
 def test_cancel_from_another_thread(client: Client, server: tuple[ScriptedServer, str]) -> None:

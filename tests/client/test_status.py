@@ -58,6 +58,7 @@ def overloaded(seconds: int, nanos: int) -> bytes:
         ("CANCELLED", "CANCELLED", RouterLost),
         ("CANCELLED", "Locally cancelled by application!", Cancelled),
         ("RESOURCE_EXHAUSTED", "Received message larger than max (5000000 vs. 4194304)", InvalidRequest),
+        ("RESOURCE_EXHAUSTED", "received metadata size exceeds soft limit (12000 vs. 8192)", InvalidRequest),
         ("RESOURCE_EXHAUSTED", "no room", Overloaded),
         ("INTERNAL", "Received message larger than max (5000000 vs. 4194304)", EngineFailed),
         ("INVALID_ARGUMENT", "no", InvalidRequest),
