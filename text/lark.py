@@ -17,8 +17,8 @@ _ESCAPED_OR_BOUND = re.compile(r"\\.|[/\n]", re.DOTALL)
 
 
 def literal(text: str) -> str:
-    """Return a text as it stands: a string of Lark is one of JSON."""
-    return json.dumps(text, ensure_ascii=False)
+    """Return a text as it stands: a string of Lark is one of JSON, in which DEL may not stand by itself either."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def pieces(texts: Sequence[str], token_ids: Mapping[str, int]) -> str:

@@ -5,7 +5,7 @@ import { at, say } from "./dom.js";
 import * as pods from "./pods.js";
 import * as requests from "./requests.js";
 import { legend } from "./timeline.js";
-import { call, events, key, why } from "./wire.js";
+import { call, events, kept, key, why } from "./wire.js";
 
 const LONGEST_WAIT_MS = 10000;
 const LONGEST_SILENCE_MS = 6000; // it tells something twice a second: a router that stands still does not hang up
@@ -79,11 +79,12 @@ function askKey(reason) {
 }
 
 const THEMES = ["system", "light", "dark"];
+const chosen = kept("localStorage", "pagewire-theme");
 
 function theme(name) {
   if (name === "system") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = name;
-  localStorage.setItem("pagewire-theme", name);
+  chosen.set(name);
   say(at("theme"), `Theme: ${name}`);
 }
 
@@ -91,8 +92,8 @@ function start() {
   pods.legend(at("block-legend"));
   legend(at("phase-legend"));
   ask.start();
-  theme(THEMES.find((name) => name === localStorage.getItem("pagewire-theme")) ?? "system");
-  at("theme").addEventListener("click", () => theme(THEMES[(THEMES.indexOf(localStorage.getItem("pagewire-theme")) + 1) % 3]));
+  theme(THEMES.find((name) => name === chosen.get()) ?? "system");
+  at("theme").addEventListener("click", () => theme(THEMES[(THEMES.indexOf(chosen.get()) + 1) % 3]));
   at("pause").addEventListener("click", () => {
     isPaused = !isPaused;
     at("pause").setAttribute("aria-pressed", isPaused);

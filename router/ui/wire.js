@@ -1,11 +1,28 @@
 // What goes to the router and comes from it: the key, and server-sent events over fetch, which can carry the key.
 
-const KEY = "pagewire-key";
+// A text under a name in one of the browser's storages; for as long as the page is open where it refuses them.
+export function kept(storage, name) {
+  let here = "";
+  return {
+    get: () => {
+      try {
+        return window[storage].getItem(name) ?? here;
+      } catch {
+        return here;
+      }
+    },
+    set: (text) => {
+      here = text;
+      try {
+        text ? window[storage].setItem(name, text) : window[storage].removeItem(name);
+      } catch {
+        // it is here
+      }
+    },
+  };
+}
 
-export const key = {
-  get: () => sessionStorage.getItem(KEY) || "",
-  set: (text) => (text ? sessionStorage.setItem(KEY, text) : sessionStorage.removeItem(KEY)),
-};
+export const key = kept("sessionStorage", "pagewire-key");
 
 export function call(path, options = {}) {
   const headers = { ...options.headers };

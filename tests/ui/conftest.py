@@ -48,12 +48,15 @@ async def open_page(browser: Browser) -> AsyncIterator[OpenPage]:
     """Return what opens a page at a router; afterwards none may have complained or gone elsewhere."""
     complaints: list[str] = []
 
-    async def opened(url: str, *, width: int = 1400, scheme: str = "light", waits: str = "#state.live") -> Page:
+    async def opened(
+        url: str, *, width: int = 1400, scheme: str = "light", waits: str = "#state.live", script: str = ""
+    ) -> Page:
         page = await browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
         # Chromium itself notes every refusal that the page is told and shows.
         page.on("console", lambda told: complaints.append(told.text) if REFUSED not in told.text else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("request", lambda asked: complaints.append(asked.url) if not asked.url.startswith(url) else None)
+        await page.add_init_script(script)
         await page.goto(f"{url}/ui")
         await page.wait_for_selector(waits)
         return page

@@ -229,6 +229,21 @@ async def test_a_theme_is_chosen_and_kept(cluster: LiveCluster, open_page: OpenP
     assert await ground() == dark
 
 
+async def test_a_browser_that_keeps_nothing_for_sites_shows_the_page_all_the_same(
+    cluster: LiveCluster, open_page: OpenPage
+) -> None:
+    refused = "get() { throw new DOMException('Access is denied', 'SecurityError'); }"
+    script = "".join(f"Object.defineProperty(window, '{each}Storage', {{{refused}}});" for each in ("local", "session"))
+    page = await open_page(cluster.http, script=script)
+    await page.click("#theme")
+    await page.click("#theme")
+    assert await page.inner_text("#theme") == "Theme: dark"
+    await page.fill("#prompt", "words")
+    await page.focus("#prompt")
+    await page.keyboard.press("Control+Enter")
+    await page.wait_for_selector("#answer-timeline svg text", timeout=PATIENT_MS)
+
+
 async def test_a_paused_page_asks_nothing(cluster: LiveCluster, open_page: OpenPage) -> None:
     page = await open_page(cluster.http)
     await page.focus("#pause")
