@@ -67,13 +67,12 @@ def plan(
         config = dataclasses.replace(config, requests=REQUESTS)
     workload = workload_of(config)
     out_file.try_out(summary)
-    last_s = max((arrival.at_s for arrival in workload), default=0.0)
     try:
         question = Question(
             model=read_model(model),
             kinds=read_kinds(devices),
             workload=workload,
-            window=Window(from_s=config.warmup_s, until_s=config.duration_s or math.nextafter(last_s, math.inf)),
+            window=Window(from_s=config.warmup_s, until_s=config.duration_s or math.inf),
             objectives=parse_objectives(slo),
             target=attainment,
             choices=Choices(

@@ -40,6 +40,9 @@ def simulate(
     chunk_size: Annotated[int, typer.Option("--chunk-size", help="prompt tokens of a chunk at most")] = 256,
     max_num_batched_tokens: Annotated[int, typer.Option(help="token budget of a step")] = 1024,
     max_num_seqs: Annotated[int, typer.Option(help="sequences of a step at most")] = 64,
+    max_model_len: Annotated[
+        int, typer.Option("--max-model-len", help="longest sequence; 0: as where the costs were measured")
+    ] = 0,
     kv_blocks: Annotated[int, typer.Option("--kv-blocks", help="blocks of each pod's KV pool")] = 4096,
     policy: Annotated[str, typer.Option("--policy", help="how the router chooses pods")] = "prefix_affinity",
     prefill_mode: Annotated[str, typer.Option(help="where prompts are built: remote, local, auto")] = "remote",
@@ -60,11 +63,12 @@ def simulate(
     from pagewire.slo.figures.objectives import parse_objectives
     from pagewire.slo.figures.table import failures, table
     from pagewire.slo.figures.tally import Tally
-    from pagewire.slo.simulation.composition import Composition
+    from pagewire.slo.simulation.composition import MAX_MODEL_LEN, Composition
     from pagewire.slo.simulation.simulator import Simulator
     from pagewire.slo.workloads.workload_source import workload_of
 
     try:
+        objectives, model = parse_objectives(slo), read_costs(costs)
         composition = Composition(
             prefill=prefill,
             decode=decode,
@@ -74,12 +78,12 @@ def simulate(
             chunk_size=chunk_size,
             max_num_batched_tokens=max_num_batched_tokens,
             max_num_seqs=max_num_seqs,
+            max_model_len=max_model_len or model.max_model_len or MAX_MODEL_LEN,
             kv_blocks=kv_blocks,
             policy=policy,
             prefill_mode=prefill_mode,
             admission=admission,
         )
-        objectives, model = parse_objectives(slo), read_costs(costs)
         duration_s = config.duration_s or math.inf
         workload = workload_of(config)
         simulator = Simulator(composition, model, workload, config.seed, is_detailed=detailed, duration_s=duration_s)
@@ -103,10 +107,12 @@ def simulate(
         simulator.play(take)
         elapsed_s, cpu_s = time.perf_counter() - started_s, time.process_time() - started_cpu_s
         told = tally.summary(is_cut=simulator.is_cut)
-        failed = [*failures(told, details)]
+        warnings = [*failures(told, details)]
+        if composition.prefill and not (colocated or model.knows_travel):
+            warnings.append(f"{costs} was measured where no KV travelled: here it travels for next to nothing")
         figures = {
             **told.as_json(),
-            "warnings": [SIMULATED, *failed],
+            "warnings": [SIMULATED, *warnings],
             "labels": composition.labels,
             "composition": dataclasses.asdict(composition),
             "costs": model.as_json(),
@@ -118,7 +124,7 @@ def simulate(
             out_file.write_json(summary, figures)
         finally:
             print("\n".join(table(told)))
-            for each in failed:
+            for each in warnings:
                 say(f"pagewire: {each}")
             print(
                 f"{composition}: {done} requests, {simulator.now_s:.1f} simulated seconds in {elapsed_s:.1f} s, "

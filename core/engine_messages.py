@@ -248,13 +248,17 @@ class CachedBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceEnd:
-    """All sequences of a request finished, or it failed, and what the engine counted for it."""
+    """All sequences of a request finished, or it failed, and what the engine counted for it.
+
+    `chunks` are the steps in which it computed `computed_tokens` of its prompt.
+    """
 
     request_id: str
     cached_tokens: int
     computed_tokens: int
     error: ErrorInfo | None = None
     fetched_tokens: int = 0
+    chunks: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ class Report:
     decode_cached_tokens: int = 0
     decode_fetched_tokens: int = 0
     decode_computed_tokens: int = 0
-    chunks: int = 0
+    chunks: int = 0  # steps that computed the prompt, where its first token was sampled
     manifest_blocks: int = 0
     blocks_shipped: int = 0
     bytes_shipped: int = 0

@@ -39,7 +39,7 @@ def report_of(
         decode_cached_tokens=hit_blocks * layout.block_size,
         decode_fetched_tokens=remote.fetched_blocks * layout.block_size,
         decode_computed_tokens=end.computed_tokens if end else 0,
-        chunks=first.chunks if first else 0,
+        chunks=first.chunks if first else end.chunks if end else 0,
         manifest_blocks=first.num_blocks if first else 0,
         blocks_shipped=blocks_shipped,
         bytes_shipped=blocks_shipped * layout.block_bytes,

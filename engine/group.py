@@ -23,8 +23,8 @@ class Group:
     """`members` are the sequences that have not ended.
 
     Of the tokens that the request came with, `cached_tokens` came from the prefix cache when it was first admitted,
-    `fetched_tokens` from another pod when it joined, and `computed_tokens` were computed here, those of a recompute
-    after preemption included. `search` chooses among the members where these are beams.
+    `fetched_tokens` from another pod when it joined, and `computed_tokens` were computed here in `num_chunks`
+    steps, those of a recompute after preemption included. `search` chooses among the members where these are beams.
     """
 
     request_id: str
@@ -32,6 +32,7 @@ class Group:
     cached_tokens: int | None = None
     fetched_tokens: int = 0
     computed_tokens: int = 0
+    num_chunks: int = 0
     search: BeamSearch | None = None
 
     def member(self, index: int) -> Sequence | None:

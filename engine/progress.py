@@ -60,6 +60,7 @@ def commit(scheduler: Scheduler, sequence: Sequence, grant: Grant, computed: Map
 def _advance(scheduler: Scheduler, sequence: Sequence, stop: int, computed: Computed) -> None:
     if sequence.num_computed < sequence.num_given:
         sequence.group.computed_tokens += min(stop, sequence.num_given) - sequence.num_computed
+        sequence.group.num_chunks += 1
     sequence.num_computed = stop
     register_full_blocks(scheduler, sequence)
     if scheduler.limits.window:
@@ -222,6 +223,7 @@ def end_of(group: Group, error: ErrorInfo | None = None) -> SequenceEnd:
         request_id=group.request_id,
         cached_tokens=group.cached_tokens or 0,
         computed_tokens=group.computed_tokens,
+        chunks=group.num_chunks,
         fetched_tokens=group.fetched_tokens,
         error=error,
     )

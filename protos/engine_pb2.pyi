@@ -252,18 +252,20 @@ class CachedBlock(_message.Message):
     def __init__(self, block_hash: _Optional[bytes] = ..., depth: _Optional[int] = ..., tier: _Optional[int] = ...) -> None: ...
 
 class SequenceEnd(_message.Message):
-    __slots__ = ("request_id", "cached_tokens", "computed_tokens", "error", "fetched_tokens")
+    __slots__ = ("request_id", "cached_tokens", "computed_tokens", "error", "fetched_tokens", "chunks")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     COMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     FETCHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     cached_tokens: int
     computed_tokens: int
     error: _common_pb2.ErrorInfo
     fetched_tokens: int
-    def __init__(self, request_id: _Optional[str] = ..., cached_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.ErrorInfo, _Mapping]] = ..., fetched_tokens: _Optional[int] = ...) -> None: ...
+    chunks: int
+    def __init__(self, request_id: _Optional[str] = ..., cached_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.ErrorInfo, _Mapping]] = ..., fetched_tokens: _Optional[int] = ..., chunks: _Optional[int] = ...) -> None: ...
 
 class PromptChunk(_message.Message):
     __slots__ = ("request_id", "num_tokens")

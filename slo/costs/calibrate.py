@@ -13,7 +13,7 @@ from pagewire.client import AsyncClient, Tls
 from pagewire.core.messages import Role
 from pagewire.slo.costs import batches, sharing
 from pagewire.slo.costs.calibration import LEAST_BYTE_S, BesideSeen, PromptSeen, Seen, calibrated
-from pagewire.slo.costs.cost_model import CostModel
+from pagewire.slo.costs.cost_model import MEASURED, CostModel
 from pagewire.slo.costs.question import Asker, Question
 from pagewire.slo.figures.origin import machine, versions
 
@@ -53,7 +53,8 @@ async def calibrate(
             say(f"side by side, round {number + 1} of {rounds}")
             seen.beside += await _beside(asker, roles)
     about = {
-        "source": "measured", "model": info.model, "block_size": info.block_size, "rounds": rounds, "seed": seed,
+        "source": MEASURED, "model": info.model, "block_size": info.block_size, "max_model_len": info.max_model_len,
+        "rounds": rounds, "seed": seed,
         "machine": machine(), "versions": versions("grpcio"),
     }  # fmt: skip
     # Where nothing travels its bytes do not matter.

@@ -20,6 +20,7 @@ from pagewire.core.documents import parse_object
 from pagewire.engine.step import Step
 
 VERSION = 1
+MEASURED = "measured"  # what `about` says is the source of one that was fitted to a cluster
 
 
 class StepKind(Enum):
@@ -111,8 +112,9 @@ class LinkLaw:
     def __post_init__(self) -> None:
         """Refuse a link that carries nothing with ValueError."""
         _check(self)
-        if self.bytes_per_s <= 0:
-            raise ValueError(f"bytes_per_s must be positive, is {self.bytes_per_s}")
+        for name in ("bytes_per_s", "window_bytes", "message_bytes"):
+            if not getattr(self, name):
+                raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,8 +131,9 @@ class SharingLaw:
 
     def __post_init__(self) -> None:
         """Refuse company that makes a step quicker with ValueError."""
+        _check(self)
         for each in dataclasses.fields(self):
-            if not 1 <= getattr(self, each.name) < math.inf:
+            if getattr(self, each.name) < 1:
                 raise ValueError(f"{each.name} must be 1 or more, is {getattr(self, each.name)}")
 
     def slowdown(self, kind: StepKind, others: Iterable[StepKind]) -> float:
@@ -170,6 +173,20 @@ class CostModel:
         _check(self)
         if self.token_bytes < 1 or self.token_bytes % 4:
             raise ValueError(f"token_bytes must be a positive multiple of 4, is {self.token_bytes}")
+        for name in ("about", "residuals"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise ValueError(f"{name} must be an object, is {getattr(self, name)!r:.80}")
+
+    @property
+    def max_model_len(self) -> int:
+        """The longest sequence of the cluster that it was measured at; 0 where nothing says."""
+        told = self.about.get("max_model_len")
+        return told if isinstance(told, int) and told > 0 else 0
+
+    @property
+    def knows_travel(self) -> bool:
+        """False where it was measured in a cluster in which no KV travelled: nothing is known of what that takes."""
+        return self.about.get("source") != MEASURED or "link" in self.residuals
 
     def as_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
@@ -197,8 +214,12 @@ def _law(raw: dict[str, Any]) -> StepLaw:
     return StepLaw(lines=tuple(StepLine(**line) for line in raw["lines"]), overhead_s=raw["overhead_s"])
 
 
-def _check(value: StepLine | StepLaw | LinkLaw | CostModel) -> None:
+def _check(value: StepLine | StepLaw | LinkLaw | SharingLaw | CostModel) -> None:
     for each in dataclasses.fields(value):
         figure = getattr(value, each.name)
-        if isinstance(figure, int | float) and not 0 <= figure < math.inf:
+        if each.type not in ("float", "int"):
+            continue
+        if isinstance(figure, bool) or not isinstance(figure, int | float):
+            raise ValueError(f"{each.name} must be a number, is {figure!r:.80}")
+        if not 0 <= figure < math.inf:
             raise ValueError(f"{each.name} must not be negative, is {figure}")

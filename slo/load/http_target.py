@@ -25,6 +25,7 @@ CONNECT_S = 10.0
 SOON_S = 0.002  # most servers end the body with the last event, or right behind it
 REST_S = 1.0  # for a body to end behind its last event; nobody waits for that
 DETAIL_CHARS = 300
+GIVEN_UP = ("abort", "error", "cancelled")  # what servers call an end that was none of the answer's own
 REASONING = ("reasoning", "reasoning_content")  # as servers call it
 TIMELINE = {"x-pagewire-timeline": "1"}  # which others do not read
 PHASES = {phase.value for phase in Phase}
@@ -153,6 +154,8 @@ class HttpTarget:
                 raise AskFailed("stream", str(error)[:DETAIL_CHARS])
             text, token_ids, has_token = "", (), False
             for choice in event["choices"]:
+                if (reason := choice.get("finish_reason")) in GIVEN_UP:
+                    raise AskFailed("stream", f"it was given up: finish_reason {reason}")
                 said = choice["delta"] if "delta" in choice else {"content": choice["text"]}
                 text = said.get("content") or ""
                 ids = choice.get("token_ids")
@@ -191,10 +194,17 @@ def _usage(told: Mapping[str, Any] | None) -> Usage | None:
         return None
     details = told.get("prompt_tokens_details") or {}
     return Usage(
-        prompt_tokens=told.get("prompt_tokens"),
-        output_tokens=told.get("completion_tokens"),
-        cached_tokens=details.get("cached_tokens"),
+        prompt_tokens=_count(told, "prompt_tokens"),
+        output_tokens=_count(told, "completion_tokens"),
+        cached_tokens=_count(details, "cached_tokens"),
     )
+
+
+def _count(told: Mapping[str, Any], name: str) -> int | None:
+    count = told.get(name)
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
+        raise AskFailed("stream", f"{name} of the usage is no count: {count!r:.80}")
+    return count
 
 
 def _timelines(told: Mapping[str, Any] | None) -> tuple[Timeline, ...]:

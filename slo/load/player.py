@@ -119,7 +119,10 @@ class Player:
             while True:
                 due_s = self._clock.now() + LAG_EVERY_S
                 await asyncio.sleep(LAG_EVERY_S)
-                self.played.lags_s.append(max(0.0, self._clock.now() - due_s))
+                lag_s = max(0.0, self._clock.now() - due_s)
+                self.played.lags_s.append(lag_s)
+                while (lag_s := lag_s - LAG_EVERY_S) > 0:  # of what was due meanwhile: a long wait is no single sample
+                    self.played.lags_s.append(lag_s)
 
         task = asyncio.create_task(measure())
         try:

@@ -130,6 +130,10 @@ class DecodePod:
         peer = self._peers.get(pod_id)
         return peer.meter.cost if peer is not None else LinkCost()
 
+    def tick(self) -> None:
+        """Time has passed: corrections of what prompts cost fade where nothing comes."""
+        self._costs.tick(self._around.agenda.now())
+
     def on_heartbeat(self, pod_id: str, load: Load) -> None:
         """A prefill pod has said what it has to do."""
         if (peer := self._peers.get(pod_id)) is not None:

@@ -24,6 +24,7 @@ from pagewire.slo.workloads.workload import Workload
 
 HALF = 1 << 31  # names of pieces lie below it, those of answers from it on
 TIMEOUT_S = 1e9  # nobody gives up
+ASK_AGAIN_S = 1e-3  # a user who is refused at once: who asked at the same moment again would stop the clock
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,14 +83,14 @@ class Player:
             return
         self.is_cut |= goes_on
         if self._concurrency:
-            self._next()
+            self._next(pause_s=0.0 if self._agenda.now() > request.due_s else ASK_AGAIN_S)
 
-    def _next(self) -> None:
+    def _next(self, pause_s: float = 0.0) -> None:
         found = next(self._arrivals, None)
         if found is None:
             return
         number, arrival = found
-        due_s = self._agenda.now() if self._concurrency else arrival.at_s
+        due_s = self._agenda.now() + pause_s if self._concurrency else arrival.at_s
         if due_s >= self._duration_s:
             self.is_cut = True
             return

@@ -124,6 +124,8 @@ class Simulator:
         self.decode_pods[pod_id].submit(request, submit)
 
     def _heartbeat(self, pod: PrefillPod | DecodePod) -> None:
+        if isinstance(pod, DecodePod):
+            pod.tick()
         self._say_load(pod)
         self._around.agenda.after(HEARTBEAT_S, self._heartbeat, pod)
 

@@ -43,6 +43,17 @@ async def test_a_plan_is_told_and_written(tmp_path: Path) -> None:
     assert {each["what"] for each in told["what_if"]} >= {"links half as fast", "prompts twice as long"}
 
 
+async def test_every_turn_of_a_session_counts(tmp_path: Path) -> None:
+    """Most of them come after the last session has begun, and theirs are the longest prompts."""
+    file = tmp_path / "plan.json"
+    sessions = ("--rate", "8", "--requests", "10", "--turns", "4", "--think-s", "3", "--input", "100", "--output", "8")
+    flags = ("--chunk-sizes", "256", "--slo", "ttft=10s", "--max-pods", "1", "--json", str(file))
+    code, _, err = await slo_plan(tmp_path, *sessions, *flags)
+    assert code == 0, err
+    told = json.loads(file.read_text())
+    assert told["colocated"]["attained"]["total"] == 40
+
+
 async def test_what_was_found_is_written_though_nobody_reads_the_table(tmp_path: Path) -> None:
     file, (unread, out) = tmp_path / "plan.json", os.pipe()
     os.close(unread)

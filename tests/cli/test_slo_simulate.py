@@ -168,6 +168,38 @@ async def test_a_closed_loop_ends_with_its_duration(costs: Path, tmp_path: Path)
     assert found["requests"] > 100
 
 
+async def test_users_who_are_refused_at_once_do_not_stop_the_clock(costs: Path, tmp_path: Path) -> None:
+    told = tmp_path / "told.json"
+    flags = ("--concurrency", "2", "--duration-s", "0.5", "--input", "20", "--output", "8", "--max-model-len", "10")
+    await slo("simulate", "--costs", str(costs), *flags, "--json", str(told))
+    found = json.loads(told.read_text())
+    assert found["failures"] == {"context_length_exceeded": found["requests"]}
+    assert found["requests"] == 1000
+
+
+@pytest.fixture
+def measured(costs: Path) -> Path:
+    """Costs as of a cluster that went to 300 tokens, in which no KV travelled."""
+    about = {"source": "measured", "max_model_len": 300}
+    path = costs.with_name("measured.json")
+    path.write_text(json.dumps({**json.loads(costs.read_text()), "about": about, "residuals": {}}))
+    return path
+
+
+async def test_costs_say_how_long_a_sequence_may_be_and_whether_they_know_what_travel_takes(
+    costs: Path, measured: Path, tmp_path: Path
+) -> None:
+    told, load = tmp_path / "told.json", ("--requests", "4", "--input", "290", "--output", "20")
+    for pods, warns in ((("--prefill", "1"), True), (("--colocated", "2"), False)):
+        _, err = await slo("simulate", "--costs", str(measured), *pods, *load, "--json", str(told))
+        found = json.loads(told.read_text())
+        assert found["failures"] == {"context_length_exceeded": 4}
+        assert any("no KV travelled" in each for each in found["warnings"]) == ("no KV travelled" in err) == warns
+    _, err = await slo("simulate", "--costs", str(costs), *load, "--json", str(told))
+    assert json.loads(told.read_text())["failures"] == {}
+    assert "no KV travelled" not in err
+
+
 async def test_runs_that_were_told_no_rate_were_asked_at_one(costs: Path, tmp_path: Path) -> None:
     """What came differs by chance: two of them are more of one rate, and no curve over two."""
     files = [tmp_path / f"{seed}.json" for seed in (1, 2)]

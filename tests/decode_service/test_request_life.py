@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from engine_runs import greedy, spec
-from pods import BLOCK, Asked, Colocated, Pods, pods, prompt, until
+from pods import BLOCK, CHUNK, Asked, Colocated, Pods, pods, prompt, until
 
 from pagewire.core.errors import EngineFailed
 from pagewire.core.messages import Cancel, Submit
@@ -49,6 +49,7 @@ async def test_built_here_when_told_so_or_when_nobody_else_can(model: Path, colo
         asked = await cluster.ask("a", LONG, prefill=prefill, candidates=candidates)
         assert asked.tokens == colocated.answer(LONG)
         assert (asked.report.placement, asked.report.prefill_pod) == ("local", "")
+        assert asked.report.chunks == -(-len(LONG) // CHUNK)
         assert asked.report.decode_computed_tokens == 100
         assert cluster.p.counter("prompts_accepted") == 0
 

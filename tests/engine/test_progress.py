@@ -37,8 +37,10 @@ def said(position: int, *tokens: int, index: int = 0, **more: Any) -> TokenRecor
 GOES_ON = Progress(records=(said(0),))  # a search, whose beams have one token more
 
 
-def ended(computed: int, cached: int = 0, fetched: int = 0) -> SequenceEnd:
-    return SequenceEnd(request_id="r", cached_tokens=cached, computed_tokens=computed, fetched_tokens=fetched)
+def ended(computed: int, cached: int = 0, fetched: int = 0, chunks: int = 1) -> SequenceEnd:
+    return SequenceEnd(
+        request_id="r", cached_tokens=cached, computed_tokens=computed, fetched_tokens=fetched, chunks=chunks
+    )
 
 
 def step(scheduler: Scheduler, **computed: Computed) -> Progress:
@@ -62,7 +64,7 @@ def test_a_local_run_says_each_token_and_its_end() -> None:
         records=(said(1, 6, logprobs=(logprobs,)),)
     )
     assert step(scheduler, i0=Computed(token=7)) == Progress(
-        records=(said(2, 7, finish_reason=FinishReason.LENGTH),), end=ended(8, cached=4)
+        records=(said(2, 7, finish_reason=FinishReason.LENGTH),), end=ended(8, cached=4, chunks=2)
     )
     assert (scheduler.sequences, scheduler.groups, scheduler.pool.num_held) == ({}, {}, 0)
 
@@ -134,7 +136,7 @@ def test_computing_again_after_a_preemption_counts_and_a_decode_does_not() -> No
 
 
 def test_a_request_that_never_ran_ends_with_nothing_cached() -> None:
-    assert progress.end_of(Group(request_id="r")) == ended(0)
+    assert progress.end_of(Group(request_id="r")) == ended(0, chunks=0)
 
 
 def test_layers_are_told_of_before_their_grant_is_done() -> None:
@@ -373,7 +375,7 @@ def test_beams_say_the_scores_of_their_prompt_once() -> None:
     (done,) = beam_step(scheduler, last)
     assert done.records[0] == said(0, prompt_logprobs=scored(7))
     assert [(each.index, each.tokens) for each in done.records[1:]] == [(0, (5,)), (1, (6,))]
-    assert done.end == ended(8)
+    assert done.end == ended(8, chunks=2)
 
 
 @pytest.mark.parametrize(

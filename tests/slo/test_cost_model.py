@@ -46,7 +46,18 @@ def test_a_file_says_what_was_written() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("frame_s", -1.0), ("token_bytes", 0), ("version", 2), ("prefill", {"lines": [], "overhead_s": 0.0}), ("pace", 1)],
+    [
+        ("frame_s", -1.0),
+        ("token_bytes", 0),
+        ("version", 2),
+        ("prefill", {"lines": [], "overhead_s": 0.0}),
+        ("pace", 1),
+        ("frame_s", "1"),
+        ("noise", None),
+        ("intake_s", True),
+        ("residuals", [1]),
+        ("about", "me"),
+    ],
 )
 def test_a_file_that_is_none_is_refused_by_name(field: str, value: object) -> None:
     law = StepLaw(lines=(LINE,))

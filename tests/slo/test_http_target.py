@@ -121,6 +121,24 @@ async def test_a_stream_that_ends_early_is_a_failure() -> None:
             await tokens(target)
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"usage": {"completion_tokens": "4"}}, "completion_tokens of the usage is no count: '4'"),
+        ({"usage": {"prompt_tokens": -3}}, "prompt_tokens"),
+        ({"usage": {"completion_tokens": 4.0}}, "4.0"),
+        ({"usage": {"prompt_tokens_details": {"cached_tokens": True}}}, "cached_tokens"),
+        ({"choices": [{"text": "a", "finish_reason": "abort"}]}, "given up: finish_reason abort"),
+        ({"choices": [{"text": "", "finish_reason": "error"}]}, "given up"),
+    ],
+)
+async def test_what_no_answer_says_that_came_to_its_end_is_a_failure(more: dict[str, object], said: str) -> None:
+    async with serving() as (server, target):
+        server.done = b"data: " + json.dumps({**PART, **more}).encode() + b"\n\n" + server.done
+        with pytest.raises(AskFailed, match=said):
+            await tokens(target)
+
+
 def test_what_is_no_url_is_refused_in_one_line() -> None:
     with pytest.raises(ValueError, match=r"'http://\[::1' is no URL"):
         HttpTarget("http://[::1", now=time.monotonic)

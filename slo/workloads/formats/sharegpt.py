@@ -106,7 +106,7 @@ def _elements(path: Path) -> Iterator[tuple[Any, int]]:
 def _text(path: Path) -> str:
     data = path.read_bytes()
     try:
-        return data.decode()
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise TraceError(path.name, data.count(b"\n", 0, error.start) + 1, "", f"not UTF-8: {error.reason}") from error
 
