@@ -25,7 +25,7 @@ MAX_TRIES = 20
 BLOCK = 16
 SUBMITTED_S = 0.1  # until a request that is in has gone to a pod
 MOST_LANDED = 10  # blocks of 20, where the rest is still to be computed
-SETTLED_S = 0.05  # nothing new for so long: who runs has said all that it heard of who is stopped
+SETTLED_S = 0.05  # nothing new for so long, and who runs rests: it has said all that it heard of who is stopped
 
 Pod = dict[str, Any]
 
@@ -195,10 +195,17 @@ async def _rest_is_missing(scene: Scene) -> None:
     while num_placed != scene.num_placed:
         num_placed = scene.num_placed
         await asyncio.sleep(SETTLED_S)
+        await _all_is_told(scene)
     if num_placed > MOST_LANDED:
         raise TooFast("too much of it is here")
     if scene.counter(scene.p, "num_requests_running") == 0:
         raise TooFast("the prompt is done")
+
+
+async def _all_is_told(scene: Scene) -> None:
+    """Both pods have heard all that a stopped engine said: neither would go on if it had a core."""
+    fronts = [scene.front(pod) for pod in (scene.p, scene.d)]
+    await until(lambda: all(front.status() != psutil.STATUS_RUNNING for front in fronts), "pods that rest")
 
 
 async def shipping_beside_others(scene: Scene, begin_others: Callable[[], Awaitable[None]], num_others: int) -> None:
@@ -267,6 +274,7 @@ async def decoding(scene: Scene) -> None:
     for other in engines.values():
         scene.let_go(other)
     await scene.walk(lambda: len(scene.stream.tokens) > 2, "the third token", engine)
+    await _all_is_told(scene)
     if scene.counter(scene.d, "num_requests_running") == 0:
         raise TooFast("all tokens came")
 
