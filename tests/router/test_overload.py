@@ -704,18 +704,21 @@ async def test_of_several_prompts_all_are_let_in_by_the_first_or_none_is(start: 
     keys.write_text(f'[tenants.acme]\nkeys = ["{key.line}"]\noperator = true\ntokens_per_s = 0.001\nburst_tokens = 201')
     headers = {"authorization": f"Bearer {key.key}"}
     pod = FakePod("d0")
-    pod.load, pod.hold_at = FULL, 1
+    pod.load, pod.hold_at = FULL, 0
     async with start(
         pod, api_keys=str(keys), open_metrics=True, headers=headers, max_waiting=1, max_wait_s=0.3
     ) as router:
         await router.has_heard(headers)
         refused(await ask(router, [PROMPT] * 4))  # 128 tokens, which it does not cost
         assert not pod.submits
-        pod.load = replace(FULL, blocks_free=3)  # for one at a time
+        pod.load = one_at_a_time = replace(FULL, blocks_free=3)
         await router.has_heard(headers)
         several = asyncio.create_task(ask(router, [PROMPT] * 4, max_tokens=2))
+        await pod.until(lambda: pod.running == 1)
+        pod.load = FULL  # reports show the first one, or after two of them another would be let in beside it
         await waiting(router, 3)
         await asyncio.sleep(0.6)  # longer than one that is not let in may wait
+        pod.load = one_at_a_time
         pod.hold_at = None
         pod.release()
         answer = await several
