@@ -358,12 +358,11 @@ async def test_answers_that_outgrow_a_pool_together_are_handed_over_all_the_same
         whole, old, new = cluster.decode
         wanted = await cluster.ask("a", LONG, most, on=whole, **sampling)
         assert {len(said) for said in wanted.streams.values()} == {most}
-        old.engine.allow(220)
-        begun = await cluster.submit("a", LONG, most, on=old, **sampling)
-        await until(lambda: sum(map(len, begun.streams.values())) > 300)
-        old.front.lifecycle.drain("SIGTERM")
-        old.service.hand_over()
         async with going_slowly(old):
+            begun = await cluster.submit("a", LONG, most, on=old, **sampling)
+            await until(lambda: sum(map(len, begun.streams.values())) > 300)
+            old.front.lifecycle.drain("SIGTERM")
+            old.service.hand_over()
             await cluster.end(begun)
         assert begun.cause == "handed_over"
         left = [index for index in begun.streams if index not in begun.reasons]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from faulty_channel import corrupt
 from pod_wire import wire_to
-from pods import BLOCK, DEAR, Colocated, pods, prompt, until
+from pods import BLOCK, DEAR, Colocated, going_slowly, pods, prompt, until
 
 from pagewire.core.engine_messages import Held, Hold
 from pagewire.core.listeners import accepted_last
@@ -422,10 +422,11 @@ async def test_blocks_that_nobody_wants_any_more_are_let_go_at_once(model: Path)
     """The next pod has them, or finds computing cheaper, or the client went away: its router says so."""
     async with pods(model, 1, 2) as cluster:
         old, _ = cluster.decode
-        begun = await cluster.submit("a", LONG, 100, on=old)
-        await until(lambda: len(begun.tokens) >= 3)
-        old.service.hand_over()
-        assert (await cluster.end(begun)).cause == "handed_over"
+        async with going_slowly(old):
+            begun = await cluster.submit("a", LONG, 100, on=old)
+            await until(lambda: len(begun.tokens) >= 3)
+            old.service.hand_over()
+            assert (await cluster.end(begun)).cause == "handed_over"
         assert old.counter("requests_handed_over") == 1
         await cluster.cancel(begun, "moved", on=old)
         await until(lambda: old.engine.loop.load().blocks_held == 0)
@@ -436,10 +437,11 @@ async def test_blocks_that_nobody_wants_any_more_are_let_go_at_once(model: Path)
 async def test_blocks_that_nobody_fetches_are_let_go_in_time(model: Path) -> None:
     async with pods(model, 1, 2) as cluster:
         old, _ = cluster.decode
-        begun = await cluster.submit("a", LONG, 100, on=old)
-        await until(lambda: len(begun.tokens) >= 3)
-        old.service.hand_over()
-        assert (await cluster.end(begun)).cause == "handed_over"
+        async with going_slowly(old):
+            begun = await cluster.submit("a", LONG, 100, on=old)
+            await until(lambda: len(begun.tokens) >= 3)
+            old.service.hand_over()
+            assert (await cluster.end(begun)).cause == "handed_over"
         await until(lambda: old.engine.loop.load().num_running == 0)
         assert old.engine.loop.load().blocks_held > 0
         old.advance(11.0)

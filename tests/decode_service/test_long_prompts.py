@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import tiny_model
-from pods import BLOCK, Colocated, pods, prompt, until
+from pods import BLOCK, Colocated, going_slowly, pods, prompt, until
 
 from pagewire.core.sequence_spec import Branch
 
@@ -65,10 +65,11 @@ async def test_several_answers_that_began_elsewhere_are_for_another_pod_where_th
 
 async def test_cancelled_in_the_middle_it_leaves_nothing(model: Path, colocated: Colocated) -> None:
     async with pods(model, d=dict(SMALL)) as cluster:
-        asked = await cluster.submit("long", prompt(40, 220), 30, prefill="local")
-        await until(lambda: len(asked.tokens) > 2)
-        await cluster.cancel(asked)
-        await cluster.end(asked)
+        async with going_slowly(cluster.d):
+            asked = await cluster.submit("long", prompt(40, 220), 30, prefill="local")
+            await until(lambda: len(asked.tokens) > 2)
+            await cluster.cancel(asked)
+            await cluster.end(asked)
         assert asked.cause == "cancelled"
         again = await cluster.ask("short", prompt(41, 60))
         assert again.tokens == colocated.answer(prompt(41, 60))
