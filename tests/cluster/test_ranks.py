@@ -52,11 +52,12 @@ async def test_the_answer_is_the_references_and_a_lost_rank_costs_no_token(folde
     assert [list(answer.tokens) for answer in answers] == expected
     assert all(answer.report["placement"] == "remote" for answer in answers)
     assert [len(ranks(pod)) for pod in cluster.alive()] == [2, 2, 2]
+    decode = [pod for pod in cluster.alive() if pod["role"] == "decode"]
+    engines = [engine for pod in decode for engine in ranks(pod)]  # to find them may take longer than the answer
     async with streaming(cluster, asked[0], MAX_TOKENS, "interrupted") as begin:
         stream = begin()
         await stream.heard(5)
-        decode = [pod for pod in cluster.alive() if pod["role"] == "decode"]
-        with standing_still([engine for pod in decode for engine in ranks(pod)]):
+        with standing_still(engines):
             (pod,) = [pod for pod in decode if cluster.metrics(pod)["num_requests_running"]]
             rank_0, follower = ranks(pod)
             follower.kill()
