@@ -14,7 +14,7 @@ from live_stream import completed
 COOLDOWN_S = 2.0
 RULES = {
     "REBALANCE": "on",
-    "REBALANCE_QUEUE_S": "0.15",  # a few long prompts; never all the short ones together
+    "REBALANCE_QUEUE_S": "0.3",  # a few long prompts; never all the short ones together, on a busy machine either
     "REBALANCE_SEQUENCES": "12",  # more than all who ask with long prompts
     "REBALANCE_HIGH": "0.8",
     "REBALANCE_LOW": "0.7",
