@@ -52,7 +52,8 @@ class ScriptedServer(inference_pb2_grpc.InferenceServicer):
 
     def silent(self, request: inference_pb2.GenerateRequest, context: Context) -> Responses:
         """Send nothing until the call is cancelled."""
-        context.add_callback(self.cancelled.set)
+        if not context.add_callback(self.cancelled.set):  # it was, before this began
+            self.cancelled.set()
         self.cancelled.wait(30)
         yield from ()
 
