@@ -16,13 +16,14 @@ import time
 LENGTHS_S = (0.002, 0.01, 0.03, 0.03, 0.08)
 LONG_S = 0.3
 LONG_SHARE = 0.03  # of all
+DRAW = random.Random()  # Hypothesis takes it for a test's own doing where the other one moves
 
 
 def _stall(share: float) -> None:
     sleep = ctypes.PyDLL(None).usleep  # which, unlike a CDLL's, does not let go of the interpreter
     while True:
-        length_s = LONG_S if random.random() < LONG_SHARE else random.choice(LENGTHS_S)
-        time.sleep(random.uniform(0, 2 * length_s / share))
+        length_s = LONG_S if DRAW.random() < LONG_SHARE else DRAW.choice(LENGTHS_S)
+        time.sleep(DRAW.uniform(0, 2 * length_s / share))
         sleep(int(1e6 * length_s))
 
 
