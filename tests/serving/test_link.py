@@ -145,6 +145,7 @@ async def test_who_hangs_up_at_once_leaves_no_traceback(
             call.cancel()
     dialer, task = await dialled(address, Recorder(), identity("client"))
     assert (await dialer.up(5)).is_up
+    await recorder.until(lambda: "up" in recorder.log)  # ours may be up first
     await ended(task)
     await recorder.until(lambda: "down" in recorder.log)
     assert recorder.log.count("up") == 1
@@ -332,10 +333,11 @@ def test_an_empty_secret_is_refused() -> None:
 async def test_a_link_that_is_closed_right_after_a_send_ends(served: tuple[Recorder, Served, str]) -> None:
     # asyncio.wait_for of Python 3.11 swallows a cancellation that meets a finished wait: the pump never returned.
     theirs, _, address = served
-    for _ in range(20):
+    for number in range(20):
         ours = Recorder()
         dialer, task = await dialled(address, ours, identity("client"))
         link = await dialer.up(5)
+        await theirs.until(lambda number=number: theirs.log.count("up") > number)  # type: ignore[misc]
         link.send(Cancel(request_id="x", reason="client"))
         link.close("enough")
         await ours.until(lambda ours=ours: "down" in ours.log)  # type: ignore[misc]
