@@ -14,6 +14,7 @@ import pydantic
 import pytest
 import yaml
 from chart_rig import CHART, HELM_VERSION, REDIS, VOLUME, Manifest, Rendered, check, helm, refusal, render
+from pretended_kubernetes import kubernetes
 
 from pagewire.core.units import parse_bytes
 from pagewire.serving.pod_config import KEPT_BYTES_PER_S
@@ -222,6 +223,18 @@ def test_who_scales_alone_says_how_many() -> None:
     assert "replicas" not in scaled.one("StatefulSet", "prefill")["spec"]
     assert "replicas" not in scaled.one("StatefulSet", "decode")["spec"]
     assert scaled.one("StatefulSet", "redis")["spec"]["replicas"] == 1
+
+
+def test_where_scaling_is_turned_on_as_many_stay_as_there_are(tmp_path: Path) -> None:
+    """A field that was there and is no more, Kubernetes takes for one replica: answers would be cut off."""
+    live = {"StatefulSet/rel-pagewire-decode": 4, "Deployment/rel-pagewire-router": 3}
+    with kubernetes(tmp_path, live) as config:
+        scaled = render(USES["scaled by keda"], kubeconfig=config)
+    assert scaled.one("StatefulSet", "decode")["spec"]["replicas"] == 4
+    assert scaled.one("Deployment", "router")["spec"]["replicas"] == 3
+    assert "replicas" not in scaled.one("StatefulSet", "prefill")["spec"], "it is not there yet"
+    for manifest in scaled.manifests:
+        check(manifest)
 
 
 def test_a_pool_without_a_target_is_scaled_by_hand() -> None:

@@ -64,9 +64,16 @@ def helm(*arguments: str, values: Mapping[str, object] | None = None) -> subproc
     )
 
 
-def render(values: Mapping[str, object] | None = None, *, release: str = "rel", chart: Path = CHART) -> Rendered:
-    """Return what Helm makes of the chart, a folder or a package, with `values`, besides a volume of models."""
-    done = helm("template", release, str(chart), "--namespace", "serving", values={**VOLUME, **(values or {})})
+def render(
+    values: Mapping[str, object] | None = None, *, release: str = "rel", chart: Path = CHART,
+    kubeconfig: Path | None = None,
+) -> Rendered:  # fmt: skip
+    """Return what Helm makes of the chart, a folder or a package, with `values`, besides a volume of models.
+
+    It asks nobody, or the API server of `kubeconfig`.
+    """
+    asks = ("--kubeconfig", str(kubeconfig), "--dry-run=server", "--disable-openapi-validation") if kubeconfig else ()
+    done = helm("template", release, str(chart), "--namespace", "serving", *asks, values={**VOLUME, **(values or {})})
     assert done.returncode == 0, done.stderr
     return Rendered([each for each in yaml.safe_load_all(done.stdout) if each is not None])
 
