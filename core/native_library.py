@@ -2,7 +2,8 @@
 
 Knows no source. Nobody needs a compiler: without one `load` says so once, and the caller has another way. Invariants:
 what is kept under a name was loaded once, and belongs to exactly this source and the headers beside it, these flags
-and this processor; what is loaded is whole, because one that is cut short ends the process that loads it.
+and this processor; nobody else could have put it there; what is loaded is whole, because one that is cut short ends the
+process that loads it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import logging
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -64,11 +66,19 @@ def _load(source: Path, more_flags: tuple[str, ...]) -> ctypes.CDLL:
     name = hashlib.blake2b(text + repr((flags, _processor())).encode(), digest_size=16).hexdigest()
     folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "pagewire" / "native"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _check_ours(folder)
     library = folder / f"{source.stem}-{name}.so"
     if kept := _kept(library):
         return kept
     with _alone(folder):  # pods that start together would slow each other down, building the same
         return _kept(library) or _built(source, library, compiler, flags)
+
+
+def _check_ours(folder: Path) -> None:
+    """Raise OSError where somebody else may put a file there: it would run as code of ours."""
+    found = folder.stat()
+    if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise OSError(f"{folder} is another user's, or others may write to it: nothing is loaded from there")
 
 
 @contextlib.contextmanager

@@ -151,6 +151,14 @@ def test_a_compiler_that_makes_nothing_leaves_nothing(source: Path, tmp_path: Pa
     assert kept(tmp_path) == []
 
 
+@NEEDS_COMPILER
+@pytest.mark.parametrize("mode", [0o720, 0o702])
+def test_nothing_is_loaded_from_where_others_may_write(source: Path, tmp_path: Path, mode: int) -> None:
+    assert ask(source, XDG_CACHE_HOME=str(tmp_path)) == "42"
+    (tmp_path / "pagewire" / "native").chmod(mode)
+    assert ask(source, XDG_CACHE_HOME=str(tmp_path)) == "none"
+
+
 def test_where_nothing_can_be_kept_there_is_none(source: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert ask(source, XDG_CACHE_HOME=str(tmp_path / "file")) == "none"
