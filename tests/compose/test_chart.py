@@ -304,16 +304,19 @@ def test_names_that_yaml_reads_as_something_else_stay_names(word: str) -> None:
         check(manifest)
 
 
-def test_what_a_part_sets_itself_is_set_once() -> None:
-    """Whoever applies on the server refuses a variable that is there twice."""
-    own = [{"name": "PAGEWIRE_THREADS", "value": "3"}, {"name": "PAGEWIRE_HOST", "value": "::"}]
-    for name, spec in render({"poolDefaults": {"env": own}, "router": {"env": own}}).templates().items():
-        for each in () if name == "rel-redis" else spec["containers"]:
-            names = [variable["name"] for variable in each["env"]]
-            assert len(names) == len(set(names))
-            assert [
-                variable for variable in each["env"] if variable["name"] in ("PAGEWIRE_THREADS", "PAGEWIRE_HOST")
-            ] == own
+def test_what_a_part_sets_itself_is_set_once_and_where_it_was() -> None:
+    """Whoever applies on the server refuses a variable that is there twice, and Redis' URL refers to one before it."""
+    own = {"NCCL_DEBUG": "WARN", "REDIS_PASSWORD": "theirs", "PAGEWIRE_HOST": "::"}
+    env = [{"name": name, "value": value} for name, value in own.items()]
+    plain, told = render().templates(), render({"poolDefaults": {"env": env}, "router": {"env": env}}).templates()
+    for name in ("rel-pagewire-router", "rel-pagewire-decode"):
+        (before,), (after,) = plain[name]["containers"], told[name]["containers"]
+        names = [each["name"] for each in after["env"]]
+        assert names == [*(each["name"] for each in before["env"]), "NCCL_DEBUG"]
+        assert names.index("REDIS_PASSWORD") < names.index("PAGEWIRE_REDIS_URL")
+        assert {each["name"]: each["value"] for each in after["env"] if each["name"] in own} == own
+    (bare,) = render({"router": {"env": None}}).templates()["rel-pagewire-router"]["containers"]
+    assert bare["env"] == plain["rel-pagewire-router"]["containers"][0]["env"]
 
 
 @pytest.mark.parametrize(

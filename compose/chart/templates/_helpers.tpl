@@ -113,16 +113,20 @@ aside, which every pod has. */}}
 {{- default (max 60 (ceil (divf $bytes $kept_bytes_per_s))) .kvVolume.keepS -}}
 {{- end -}}
 
-{{/* Environment without the variables that a part's values set themselves: twice is refused. A list of the environment as
-YAML and the part's own. */}}
+{{/* Environment, and what a part's values set: a variable of the chart's in its place, for others may refer to it and
+twice is refused, all else behind it. A list of the environment as YAML and the part's own. */}}
 {{- define "pagewire.environment" -}}
-{{- $own := list -}}
-{{- range index . 1 }}{{ $own = append $own .name }}{{ end -}}
+{{- $own := dict -}}
+{{- range index . 1 }}{{ $_ := set $own .name . }}{{ end -}}
 {{- $all := list -}}
 {{- range (index . 0 | fromYamlArray) -}}
-{{- if not (has .name $own) }}{{ $all = append $all . }}{{ end -}}
+{{- $all = append $all (get $own .name | default .) -}}
+{{- $_ := unset $own .name -}}
 {{- end -}}
-{{- toYaml (concat $all (index . 1)) -}}
+{{- range index . 1 -}}
+{{- if hasKey $own .name }}{{ $all = append $all . }}{{ end -}}
+{{- end -}}
+{{- toYaml $all -}}
 {{- end -}}
 
 {{/* The bounds of a scale, checked: a list of whose they are and its autoscaling. */}}
