@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from pagewire.core.block_hash import BlockHash, chain
 from pagewire.core.clock import Clock
-from pagewire.core.errors import PagewireError, Unavailable
+from pagewire.core.errors import InvalidRequest, PagewireError, Unavailable
 from pagewire.core.messages import Fetch, FirstToken, Run, Source
 from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.core.timeline import Phase, Stopwatch
@@ -179,7 +179,9 @@ class Taking:
         if delivery.cause and kind is self.runs:
             self.losses.append((pod_id, delivery.cause))
         if delivery.outcome in (Outcome.LOST, Outcome.REFUSED):
-            log.warning(
+            is_wrong = InvalidRequest.cause in (delivery.cause, delivery.refusal)  # nobody's trouble but the caller's
+            log.log(
+                logging.INFO if is_wrong else logging.WARNING,
                 "%s: %s by %s: %s",
                 self._request_id,
                 delivery.outcome,

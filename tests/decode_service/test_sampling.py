@@ -97,7 +97,9 @@ async def test_a_prompt_that_is_scored_is_computed_where_it_is_decoded(model: Pa
         assert cluster.p.counter("prompts_accepted") == 1
 
 
-async def test_a_bad_grammar_comes_back_by_its_field(model: Path) -> None:
+async def test_a_bad_grammar_comes_back_by_its_field_and_warns_of_no_loss(
+    model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     bad = Grammar(kind=GrammarKind.REGEX, text="((", field="guided_regex")
     async with pods(model) as cluster:
         for max_tokens in (8, 1):
@@ -107,6 +109,7 @@ async def test_a_bad_grammar_comes_back_by_its_field(model: Path) -> None:
             assert asked.ended.error is not None
             assert asked.ended.error.field == "guided_regex"
         await _still_works(cluster)
+    assert [each.getMessage() for each in caplog.records if "bad " in each.getMessage()] == []
 
 
 async def test_what_no_pod_can_index_is_refused_at_the_door(model: Path) -> None:
