@@ -12,9 +12,8 @@ from typing import Any
 from pagewire.core.errors import InvalidRequest
 
 TRACE_KEY = "traceparent"
-HEADER = re.compile(
-    r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]{0,200})?"
-)  # what follows is of later versions
+# As every version of it begins; what follows is of later ones.
+HEADER = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]{0,200})?")
 
 
 def trace_metadata(traceparent: str | None) -> tuple[tuple[str, str], ...]:
