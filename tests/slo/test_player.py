@@ -6,6 +6,7 @@ Nothing waits for a real moment but where it says so: what is proven is the orde
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from pagewire.slo.figures.record import Record
 from pagewire.slo.load.ask import Ask, AskFailed, Part
 from pagewire.slo.load.conversation import Wording
-from pagewire.slo.load.player import Player
+from pagewire.slo.load.player import LAG_EVERY_S, Player
 from pagewire.slo.load.run_clock import RunClock
 from pagewire.slo.load.session import Limits
 from pagewire.slo.workloads.arrival import Arrival, Turn
@@ -142,3 +143,17 @@ async def test_when_a_request_failed_is_recorded() -> None:
     assert (refused.error, refused.last_s, refused.ended_s) == ("connection", None, 5.0)
     (hung,) = (await player(workload(arrivals[1]), Scripted(silent), clock, timeout_s=0.05).play()).records
     assert (hung.error, hung.ended_s) == ("timeout", 8.0)
+
+
+async def test_a_client_that_stands_still_was_late_for_all_that_was_due_meanwhile() -> None:
+    """One long stall would be one sample of many, and no percentile would show it."""
+
+    async def busy(ask: Ask) -> AsyncGenerator[Part, None]:
+        await asyncio.sleep(3 * LAG_EVERY_S)  # the meter waits by then
+        time.sleep(0.5)  # noqa: ASYNC251
+        yield Part(at_s=0.0, has_token=True, token_ids=(5,))
+        await asyncio.sleep(3 * LAG_EVERY_S)
+
+    played = await player(workload(Arrival(at_s=0.0, turns=(one(),))), Scripted(busy)).play()
+    assert sum(lag_s > 0.1 for lag_s in played.lags_s) > 30
+    assert max(played.lags_s) > 0.4
