@@ -17,7 +17,7 @@ from chart_rig import CHART, HELM_VERSION, REDIS, VOLUME, Manifest, Rendered, ch
 from pretended_kubernetes import kubernetes
 
 from pagewire.core.units import parse_bytes
-from pagewire.serving.pod_config import KEPT_BYTES_PER_S
+from pagewire.serving.pod_config import KEPT_BYTES_PER_S, check_transports
 
 SECURED: dict[str, Any] = {
     "existingSecret": "mine",
@@ -408,6 +408,17 @@ def test_nobody_else_gets_through() -> None:
     free = render({"poolDefaults": {"settings": {"transports": "nixl"}}}).one("NetworkPolicy", "-pods")["spec"]
     assert "ports" not in free["ingress"][0], "nixl chooses its ports"
     assert free["ingress"][1]["ports"] == [{"port": "grpc"}, {"port": "socket"}], "links do not"
+
+
+@pytest.mark.parametrize("transport", ["shm", "grpc", "tcp", "collective", "nixl", "cuda_ipc"])
+def test_with_tls_the_chart_refuses_the_transports_that_pods_would_refuse(transport: str) -> None:
+    values = {**SECURED, "poolDefaults": {"settings": {"transports": f"grpc, {transport}"}}}
+    try:
+        check_transports(f"grpc, {transport}")
+    except ValueError:
+        assert f"{transport} sends in the clear" in refusal(values)
+    else:
+        render(values)
 
 
 @pytest.mark.parametrize("release", ["1rel", "my.rel", "12345e7"])
