@@ -54,7 +54,8 @@ async def test_slow_readers_are_served_whole_or_ended_by_name(
     model: Path, cluster: LoadCluster, asked: list[Question]
 ) -> None:
     large = questions(model, range(60, 66), max_tokens=150, least=150)[:1]
-    row = await load_slow.run(cluster, large, asked, slow=1, span_s=3.0, rate=4.0)
+    # Of several, or the megabyte that the router's allocator takes now and then would be one reader's.
+    row = await load_slow.run(cluster, large, asked, slow=4, span_s=3.0, rate=4.0)
     assert row.broken == [], row
 
 
