@@ -11,7 +11,7 @@ from dataclasses import replace
 from unittest import mock
 
 import pytest
-from ahead_play import BLOCK, LIMITS, Play, Scene
+from engine_play import BLOCK, LIMITS, Play, Scene
 from engine_runs import assert_at_rest, greedy, spec
 from late_device import LateDevice, following
 

@@ -6,20 +6,36 @@ reads one too early, says other tokens. The reference is that function of the to
 
 from __future__ import annotations
 
+import math
 import random
 import zlib
 from collections.abc import Callable, Sequence
 
+from pagewire.core.token_record import TokenLogprobs
+from pagewire.engine.beam_search import Candidates
 from pagewire.engine.moves import Move, Way
 from pagewire.engine.runner import OnGroup, Pending
 from pagewire.engine.step import AHEAD, Computed, Grant, Step
 
 VOCABULARY = 40
+BEAM_VOCABULARY, BEAM_END = 7, 6  # few, so that beams meet; the last one ends them
 
 
 def following(tokens: Sequence[int], index: int, window: int = 0) -> int:
     """Return the token that follows in the sequence of that index, which sees `window` tokens, 0 for all."""
     return zlib.crc32(bytes((index, *tokens[-window:]))) % VOCABULARY
+
+
+def candidates(tokens: Sequence[int], count: int, window: int = 0) -> Candidates:
+    """Return the `count` likeliest of the few tokens that may follow in a beam, which sees `window` tokens, 0 for all.
+
+    After some tokens the end is as likely as others, after some a hundred times less.
+    """
+    chance = random.Random(zlib.crc32(bytes(tokens[-window:])))
+    weights = [1 + 0.2 * chance.random() for _ in range(BEAM_VOCABULARY)]
+    weights[BEAM_END] *= chance.choice((0.01, 1.0))
+    best = sorted(range(BEAM_VOCABULARY), key=lambda token: -weights[token])[:count]
+    return Candidates(tokens=tuple(best), logprobs=tuple(math.log(weights[token] / sum(weights)) for token in best))
 
 
 class LateDevice:
@@ -43,8 +59,8 @@ class LateDevice:
         self._drawn: dict[str, int] = {}
 
     def launch(self, step: Step) -> Pending | None:
-        """Queue a step in which nobody forks."""
-        if any(grant.forks for grant in step.grants):
+        """Queue a step in which everybody draws one token from what is in the pool."""
+        if not all(_is_plain(grant) for grant in step.grants):
             return None
         self.num_launched += 1
         self.num_ahead += step.grants[0].tokens[0] == AHEAD
@@ -108,23 +124,45 @@ class LateDevice:
 
     def _compute(self, step: Step) -> dict[str, Computed]:
         found: dict[str, Computed] = {}
+        assert len(step.grants) == 1 or not any(grant.spilled for grant in step.grants)
         for grant in step.grants:
             tokens = [self._drawn[grant.request_id] if token == AHEAD else token for token in grant.tokens]
             for at, token in enumerate(tokens, grant.start):
-                self._slots[self._slot(grant, at)] = token
+                place, slot = self._slot(grant, at)
+                assert place is self._slots, "host memory is written"
+                place[slot] = token
             draws, first_row = grant.draws(), len(tokens) - 1 - len(grant.checks)
             # Forks draw where their sequence does. Said here, since calls of the engine's functions are counted.
             rows = [first_row] * (len(draws) - len(grant.checks)) + list(range(first_row + 1, len(tokens)))
             for row, (name, draw) in zip(rows, draws.items(), strict=True):
-                stop = grant.start + row + 1
-                first = max(0, stop - self._window) if self._window else 0
-                seen = [self._slots.get(self._slot(grant, at), -1) % 251 for at in range(first, stop)]
-                self._drawn[name] = following(seen, draw.index)
-                found[name] = Computed(token=self._drawn[name])
+                seen = self._seen(grant, grant.start + row + 1)
+                if draw.num_candidates:
+                    found[name] = Computed(candidates=candidates(seen, draw.num_candidates))
+                else:
+                    self._drawn[name] = following(seen, draw.index)
+                    found[name] = Computed(token=self._drawn[name])
+            if grant.scoring is not None:
+                scores = tuple(TokenLogprobs(token=target, logprob=-1.0, rank=2) for target in grant.scoring.targets)
+                found.setdefault(grant.request_id, Computed()).prompt_logprobs = scores
+        return found
+
+    def _seen(self, grant: Grant, stop: int) -> list[int]:
+        found = []
+        for at in range(max(0, stop - self._window) if self._window else 0, stop):
+            place, slot = self._slot(grant, at)
+            found.append(place.get(slot, -1) % 251)
         return found
 
     def _written(self, grant: Grant) -> Sequence[int]:
         return grant.block_ids[grant.start // self._block_size :]
 
-    def _slot(self, grant: Grant, at: int) -> tuple[int, int]:
-        return grant.block_ids[at // self._block_size], at % self._block_size
+    def _slot(self, grant: Grant, at: int) -> tuple[dict[tuple[int, int], int], tuple[int, int]]:
+        block, offset = divmod(at, self._block_size)
+        if block < len(grant.spilled):
+            return self._host, (grant.spilled[block], offset)
+        return self._slots, (grant.block_ids[block], offset)
+
+
+def _is_plain(grant: Grant) -> bool:
+    finds = grant.draw is not None and grant.draw.num_candidates
+    return not (grant.forks or grant.spilled or grant.scoring or finds)
