@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 ROUTER, ROUNDS, EFFICIENCY = "127.0.0.1:50050", 3, 0.6  # of `calibrate`, where nothing else is said
 SIMULATED = "simulated: no cluster was asked, and the figures are as good as the cost model is"
+BEYOND = 2  # times the longest prompt that a law was fitted to, within which it is taken to hold
 Costs = Annotated[Path, typer.Option("--costs", help="cost model that `pagewire slo calibrate` wrote", metavar="FILE")]
 
 
@@ -92,12 +93,12 @@ def simulate(
     for file in (summary, records):
         out_file.try_out(file)
     tally = Tally(config.warmup_s, duration_s, objectives, is_closed=bool(config.concurrency))
-    done, details = 0, dict[str, str]()
+    done, longest, details = 0, 0, dict[str, str]()
     with out_file.kept(records) as keep:
 
         def take(record: Record) -> None:
-            nonlocal done
-            done += 1
+            nonlocal done, longest
+            done, longest = done + 1, max(longest, record.input_tokens)
             if record.error:
                 details.setdefault(record.error, record.detail)
             tally.add(record)
@@ -110,6 +111,9 @@ def simulate(
         warnings = [*failures(told, details)]
         if composition.prefill and not (colocated or model.knows_travel):
             warnings.append(f"{costs} was measured where no KV travelled: here it travels for next to nothing")
+        if longest > BEYOND * model.longest_prompt > 0:
+            asked = f"prompts of up to {model.longest_prompt} tokens, and here one has {longest}"
+            warnings.append(f"{costs} was fitted to {asked}: what the longer ones take is an extrapolation")
         figures = {
             **told.as_json(),
             "warnings": [SIMULATED, *warnings],

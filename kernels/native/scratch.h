@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <new>
 
 namespace {
 
@@ -16,7 +17,9 @@ inline uint8_t *scratch(size_t size) {
     static thread_local Held held;
     if (held.size < size) {
         std::free(held.memory);
+        held.size = 0;
         held.memory = static_cast<uint8_t *>(std::aligned_alloc(64, (size + 63) / 64 * 64));
+        if (held.memory == nullptr) throw std::bad_alloc(); // among threads it ends the process, which then says why
         held.size = size;
     }
     return held.memory;

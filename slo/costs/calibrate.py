@@ -54,7 +54,7 @@ async def calibrate(
             seen.beside += await _beside(asker, roles)
     about = {
         "source": MEASURED, "model": info.model, "block_size": info.block_size, "max_model_len": info.max_model_len,
-        "rounds": rounds, "seed": seed,
+        "longest_prompt": max(each.tokens for each in seen.prompts), "rounds": rounds, "seed": seed,
         "machine": machine(), "versions": versions("grpcio"),
     }  # fmt: skip
     # Where nothing travels its bytes do not matter.

@@ -180,13 +180,21 @@ class CostModel:
     @property
     def max_model_len(self) -> int:
         """The longest sequence of the cluster that it was measured at; 0 where nothing says."""
-        told = self.about.get("max_model_len")
-        return told if isinstance(told, int) and told > 0 else 0
+        return self._told("max_model_len")
+
+    @property
+    def longest_prompt(self) -> int:
+        """The longest prompt that its laws were fitted to; 0 where nothing says."""
+        return self._told("longest_prompt")
 
     @property
     def knows_travel(self) -> bool:
         """False where it was measured in a cluster in which no KV travelled: nothing is known of what that takes."""
         return self.about.get("source") != MEASURED or "link" in self.residuals
+
+    def _told(self, name: str) -> int:
+        told = self.about.get(name)
+        return told if isinstance(told, int) and told > 0 else 0
 
     def as_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""

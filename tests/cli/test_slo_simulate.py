@@ -200,6 +200,23 @@ async def test_costs_say_how_long_a_sequence_may_be_and_whether_they_know_what_t
     assert "no KV travelled" not in err
 
 
+@pytest.fixture
+def fitted(costs: Path) -> Path:
+    """Costs that were fitted to prompts of up to 100 tokens."""
+    path = costs.with_name("fitted.json")
+    path.write_text(json.dumps({**json.loads(costs.read_text()), "about": {"longest_prompt": 100}}))
+    return path
+
+
+async def test_prompts_far_beyond_what_costs_were_fitted_to_are_told_of(fitted: Path, tmp_path: Path) -> None:
+    told = tmp_path / "told.json"
+    for length, warns in ((200, False), (201, True)):
+        load = ("--requests", "3", "--input", str(length), "--output", "4")
+        _, err = await slo("simulate", "--costs", str(fitted), *load, "--json", str(told))
+        assert any("extrapolation" in each for each in json.loads(told.read_text())["warnings"]) == warns
+        assert ("up to 100 tokens, and here one has 201" in err) == warns
+
+
 async def test_runs_that_were_told_no_rate_were_asked_at_one(costs: Path, tmp_path: Path) -> None:
     """What came differs by chance: two of them are more of one rate, and no curve over two."""
     files = [tmp_path / f"{seed}.json" for seed in (1, 2)]

@@ -55,7 +55,7 @@ def test_every_law_was_seen(calibrated: tuple[str, Path]) -> None:
     assert costs.intake_s + costs.intake_token_s > 0
     laws = {"prefill", "decode", "intake"}
     assert set(costs.residuals) == (laws | {"link"} if pods == "1P1D" else laws)
-    assert (costs.about["source"], costs.max_model_len) == ("measured", 512)
+    assert (costs.about["source"], costs.max_model_len, costs.longest_prompt) == ("measured", 512, 384)
 
 
 def test_what_was_fitted_is_simulated(calibrated: tuple[str, Path], tmp_path: Path) -> None:
