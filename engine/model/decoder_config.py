@@ -107,3 +107,14 @@ def common(hf: HFConfig, **switches: Any) -> DecoderConfig:
     if config.qk_norm and config.head_dim != config.stored_head_dim:
         raise NotNative(f"head_dim {config.head_dim} is no multiple of {HEAD_MULTIPLE}, and its heads are normed")
     return config
+
+
+def windows_by_kind(hf: HFConfig, window: int) -> tuple[int, ...]:
+    """Return the window of each layer: `window` of those that `layer_types` calls sliding, 0 of those it calls full.
+
+    Raises NotNative on a kind of layer that is neither.
+    """
+    num_layers, kinds, known = layers_of(hf), hf["layer_types"], {"sliding_attention": window, "full_attention": 0}
+    if not isinstance(kinds, list) or len(kinds) != num_layers or not all(kind in known for kind in map(str, kinds)):
+        raise NotNative(f"layer_types must name {num_layers} layers, each one of {sorted(known)}; got {kinds!r:.200}")
+    return tuple(known[kind] for kind in kinds)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pagewire.core.documents import whole
-from pagewire.engine.model.decoder_config import DecoderConfig, common
-from pagewire.engine.model.hf_config import HFConfig, NotNative, layers_of
+from pagewire.engine.model.decoder_config import DecoderConfig, common, windows_by_kind
+from pagewire.engine.model.hf_config import HFConfig, layers_of
 
 ARCHITECTURES = ("Qwen2ForCausalLM",)
 DEFAULTS: HFConfig = {
@@ -28,12 +28,8 @@ def windows(hf: HFConfig) -> tuple[int, ...]:
 
     Raises NotNative on a kind of layer that is neither full nor sliding.
     """
-    num_layers, kinds = layers_of(hf), hf["layer_types"]
     window = whole(hf, "sliding_window") if hf["use_sliding_window"] and hf["sliding_window"] else 0
-    if kinds is None:
-        first = whole(hf, "max_window_layers", least=0)
-        return tuple(window if layer >= first else 0 for layer in range(num_layers))
-    known = {"sliding_attention": window, "full_attention": 0}
-    if not isinstance(kinds, list) or len(kinds) != num_layers or not all(kind in known for kind in map(str, kinds)):
-        raise NotNative(f"layer_types must name {num_layers} layers, each one of {sorted(known)}; got {kinds!r:.200}")
-    return tuple(known[kind] for kind in kinds)
+    if hf["layer_types"] is not None:
+        return windows_by_kind(hf, window)
+    first = whole(hf, "max_window_layers", least=0)
+    return tuple(window if layer >= first else 0 for layer in range(layers_of(hf)))

@@ -81,6 +81,10 @@ NATIVE: dict[str, Callable[[], PretrainedConfig]] = {
     # No prompt of the tests is longer, and the longest grows beyond: what transformers does then has one meaning.
     "dynamic_rope": lambda: LlamaConfig(**{**_SHAPE, "max_position_embeddings": 100}, **_scaled("dynamic", factor=4.0)),
     "mistral": lambda: MistralConfig(**_SHAPE, sliding_window=24),
+    # Ministral, once transformers reads it from a folder.
+    "mistral_layer_types": lambda: MistralConfig(
+        **_SHAPE, sliding_window=20, layer_types=["full_attention", "sliding_attention", "full_attention"]
+    ),
     "qwen2": lambda: Qwen2Config(**_SHAPE),
     "qwen2_sliding": lambda: Qwen2Config(**_SHAPE, use_sliding_window=True, sliding_window=20, max_window_layers=1),
     "qwen3": lambda: Qwen3Config(**{**_SHAPE, "tie_word_embeddings": False}),
