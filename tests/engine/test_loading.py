@@ -130,6 +130,7 @@ def test_one_file_goes_before_an_index_that_was_left_beside_it_as_in_transformer
         ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "by kind of layer"),
         ({"hidden_act": "gelu"}, "gelu"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ({"sliding_window": 24}, "sliding_window 24 is not supported"),
         ({"architectures": ["GemmaForCausalLM"]}, "GemmaForCausalLM"),
         ({"architectures": []}, "none named"),
         ({"architectures": ["Qwen3ForCausalLM"], "head_dim": 20}, "20 is no multiple of 16"),
@@ -153,6 +154,7 @@ def test_what_the_native_decoder_does_not_compute_is_named(copy: Path, changes: 
         ({"architectures": ["OlmoForCausalLM"], "model_type": "olmo", "hidden_size": "x"}, "does not take its config"),
         ({"quantization_config": {"quant_method": "gptq"}}, "gptq"),
         ({"head_dim": 17}, "head_dim 17 is odd"),
+        ({"sliding_window": 24}, "a sliding window of 24 tokens, below its 512 positions, and the mask of no layer"),
     ],
 )
 def test_what_no_path_computes_is_refused_by_name(copy: Path, changes: dict[str, Any], named: str) -> None:
