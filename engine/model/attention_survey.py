@@ -40,6 +40,9 @@ def survey(build: Callable[[], Any], max_positions: int, *, has_interface: bool)
     windows: dict[tuple[object, int], int] = {}  # layers share their masks
 
     def attend(call: AttentionCall) -> torch.Tensor:
+        # Modules that share heads out themselves would fail, those that leave it to attention would not.
+        if call.q.shape[1] % call.k.shape[1]:
+            raise ValueError(f"its {call.q.shape[1]} query heads do not share its {call.k.shape[1]} KV heads evenly")
         asked = call.mask, call.window
         if asked not in windows:
             windows[asked] = _window(call, max_positions)

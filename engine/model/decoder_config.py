@@ -89,6 +89,11 @@ def common(hf: HFConfig, **switches: Any) -> DecoderConfig:
     heads, num_layers = AttentionHeads.of(hf), layers_of(hf)
     if heads.head_dim % 2:
         raise ValueError(f"head_dim {heads.head_dim} is odd: rope turns pairs")
+    if heads.num_q_heads % heads.num_kv_heads:
+        raise ValueError(
+            f"num_attention_heads {heads.num_q_heads} is no multiple of num_key_value_heads {heads.num_kv_heads}: each "
+            "of these serves as many of those"
+        )
     fields: dict[str, Any] = {
         "vocab_size": whole(hf, "vocab_size"),
         "hidden_size": whole(hf, "hidden_size"),

@@ -149,7 +149,11 @@ OLD_SHAPE: dict[str, Any] = {"vocab_size": 259, "n_embd": 64, "n_layer": 3, "n_h
             "states beside keys and values",
         ),
         (JambaConfig(**SHAPE, num_key_value_heads=2), "JambaForCausalLM", "states beside keys and values"),
-        (Llama4TextConfig(**SHAPE, head_dim=16, attention_chunk_size=32), "Llama4ForCausalLM", "its mask is no rule"),
+        (
+            Llama4TextConfig(**SHAPE, num_key_value_heads=2, head_dim=16, attention_chunk_size=32),
+            "Llama4ForCausalLM",
+            "its mask is no rule",
+        ),
         (T5Config(vocab_size=259, d_model=64), "T5ForConditionalGeneration", "an encoder-decoder"),
         (FalconConfig(**SHAPE, alibi=False), "FalconForCausalLM", "code of its own"),
         (GPTJConfig(**OLD_SHAPE, rotary_dim=8), "GPTJForCausalLM", "code of its own"),

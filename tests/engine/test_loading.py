@@ -154,7 +154,13 @@ def test_what_the_native_decoder_does_not_compute_is_named(copy: Path, changes: 
         ({"architectures": ["OlmoForCausalLM"], "model_type": "olmo", "hidden_size": "x"}, "does not take its config"),
         ({"quantization_config": {"quant_method": "gptq"}}, "gptq"),
         ({"head_dim": 17}, "head_dim 17 is odd"),
+        ({"num_key_value_heads": 3}, "num_attention_heads 4 is no multiple of num_key_value_heads 3"),
+        ({"num_key_value_heads": 8}, "num_attention_heads 4 is no multiple of num_key_value_heads 8"),
         ({"sliding_window": 24}, "a sliding window of 24 tokens, below its 512 positions, and the mask of no layer"),
+        (
+            {"num_key_value_heads": 3, "hidden_act": "gelu"},
+            "LlamaForCausalLM is not supported: its 4 query heads do not share its 3 KV heads evenly",
+        ),
     ],
 )
 def test_what_no_path_computes_is_refused_by_name(copy: Path, changes: dict[str, Any], named: str) -> None:
