@@ -25,7 +25,10 @@ def rope_of(hf: HFConfig) -> Rope:
     if any(isinstance(value, dict) for value in parameters.values()):
         raise NotNative("rope parameters by kind of layer are not supported; all layers share one set")
     original = _original(hf, parameters, kind)
-    factor = _given(parameters, "factor", whole(hf, "max_position_embeddings") / original)
+    if kind in ("default", "yarn"):
+        factor = _given(parameters, "factor", whole(hf, "max_position_embeddings") / original)
+    else:
+        factor = real(parameters, "factor")
     common: dict[str, Any] = {
         "theta": _given(parameters, "rope_theta", _given(hf, "rope_theta", 10_000.0)),
         "scaling": kind,

@@ -156,6 +156,8 @@ def test_what_the_native_decoder_does_not_compute_is_named(copy: Path, changes: 
         ({"head_dim": 17}, "head_dim 17 is odd"),
         ({"num_key_value_heads": 3}, "num_attention_heads 4 is no multiple of num_key_value_heads 3"),
         ({"num_key_value_heads": 8}, "num_attention_heads 4 is no multiple of num_key_value_heads 8"),
+        ({"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4}}, "factor is not a number: None"),
+        ({"rope_parameters": None, "rope_scaling": {"type": "dynamic"}}, "factor is not a number: None"),
         ({"sliding_window": 24}, "a sliding window of 24 tokens, below its 512 positions, and the mask of no layer"),
         (
             {"num_key_value_heads": 3, "hidden_act": "gelu"},
