@@ -19,8 +19,8 @@ from transformers.pytorch_utils import Conv1D
 from pagewire.kernels.backend import Backend, Linear
 from pagewire.kernels.coded_weight import CodedWeight
 
-# What chooses among experts, by the last part of a name: a choice is another one or the same, not nearly the same.
-ROUTERS = ("gate", "router", "shared_expert_gate")
+# What chooses among experts, by a part of a name: a choice is another one or the same, not nearly the same.
+ROUTERS = {"gate", "router", "shared_expert_gate"}
 
 
 def pack(module: nn.Module, backend: Backend, *, in_codes: bool = False) -> None:
@@ -30,7 +30,7 @@ def pack(module: nn.Module, backend: Backend, *, in_codes: bool = False) -> None
     """
     for name, part in module.named_modules():
         if type(part) in (nn.Linear, Conv1D):  # what derives from them may compute something else
-            linear_of = _LinearOf(backend, in_codes=in_codes and name.rpartition(".")[2] not in ROUTERS)
+            linear_of = _LinearOf(backend, in_codes=in_codes and ROUTERS.isdisjoint(name.split(".")))
             (linear,) = _taken(part, "weight", "bias", linear_of, is_transposed=type(part) is Conv1D)
             part.forward = _of_any_shape(linear)
         elif _are_experts(part):

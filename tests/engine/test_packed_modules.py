@@ -120,12 +120,13 @@ def test_in_codes_all_are_but_what_chooses_experts() -> None:
             super().__init__()
             self.gate, self.gate_proj, self.router = (nn.Linear(64, 16) for _ in range(3))
 
-    model = nn.ModuleDict({"mlp": Block(), "head": nn.Linear(64, 40)})
+    within = nn.ModuleDict({"gate": nn.ModuleDict({"wg": nn.Linear(64, 16)})})  # as in Hunyuan's mixtures
+    model = nn.ModuleDict({"mlp": Block(), "moe": within, "head": nn.Linear(64, 40)})
     x = torch.randn(5, 64)
     parts = {name: part for name, part in model.named_modules() if isinstance(part, nn.Linear)}
     with torch.inference_mode():
         before = {name: part(x) for name, part in parts.items()}
         packed_modules.pack(model, TorchBackend(), in_codes=True)
         off = {name: float((part(x) - before[name]).abs().max()) for name, part in parts.items()}
-    assert {name for name, much in off.items() if much < 1e-5} == {"mlp.gate", "mlp.router"}
+    assert {name for name, much in off.items() if much < 1e-5} == {"mlp.gate", "mlp.router", "moe.gate.wg"}
     assert all(much < 0.05 for much in off.values())
