@@ -1,7 +1,8 @@
 """Turns one GGUF file into an ordinary Hugging Face folder, so that everything else knows one format only.
 
 Knows the transformers reader; knows nothing of where the file came from or where models are kept. Invariants: `out_dir`
-appears whole or not at all; no size that the file declares is believed before its tensors bear it out.
+appears whole or not at all; no size that the file declares is believed before its tensors bear it out; a file whose
+tensors or rope the reader would pass over is refused.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import gguf
 import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from pagewire.engine.weights import few
 
 # A dequantised Q4_1 value is scale x q + minimum, with fp16 scale and minimum: up to 15 significant bits, and more
 # after the sum. bfloat16 holds 8 and float16 11, so only float32 on disk keeps what the file says.
@@ -61,7 +64,11 @@ def _write(gguf_path: Path, folder: Path, progress: Progress) -> None:
     progress("dequantising the weights", 0.3)
     # The reader draws its own progress bar on stderr, over whatever our caller draws there.
     with contextlib.redirect_stderr(io.StringIO()):
-        model = AutoModelForCausalLM.from_pretrained(source, gguf_file=name, dtype=DISK_DTYPE)
+        model, found = AutoModelForCausalLM.from_pretrained(
+            source, gguf_file=name, dtype=DISK_DTYPE, output_loading_info=True
+        )
+    if lacking := sorted(found["missing_keys"]):  # the reader would draw them
+        raise ValueError(f"it has no tensor for {few(lacking)}")
     progress("writing the weights", 0.7)
     # `model.save_pretrained` refuses a model that came from a GGUF file. Parameters leave tied ones out.
     weights = {key: parameter.detach().contiguous() for key, parameter in model.named_parameters()}
@@ -76,8 +83,9 @@ def _write(gguf_path: Path, folder: Path, progress: Progress) -> None:
 
 
 def _check_sizes(gguf_path: Path) -> None:
-    """Raise ValueError where the model that the header speaks of has more in it than the file's tensors have."""
+    """Raise ValueError unless the model that the header speaks of is as large as the file's tensors, and plain."""
     reader = gguf.GGUFReader(gguf_path)
+    _check_rope(reader)
     tensors = reader.tensors
     there = sum(int(tensor.n_elements) for tensor in tensors)
     for name, field in reader.fields.items():
@@ -90,8 +98,18 @@ def _check_sizes(gguf_path: Path) -> None:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     declared = sum(parameter.numel() for parameter in model.parameters())
-    if declared > there:
+    if declared != there:  # more of them would be left out, such as biases, or frequencies that scale rope
         raise ValueError(f"it speaks of {declared} weights and has {there}")
+
+
+def _check_rope(reader: gguf.GGUFReader) -> None:
+    """Raise ValueError where the header scales rope, which the reader of the weights does not hear."""
+    fields = ((name.partition(".")[2], field) for name, field in reader.fields.items())
+    said = {name: field.contents() for name, field in fields if name.startswith("rope.scal")}
+    kind = said.get("rope.scaling.type", "linear")
+    factor = said.get("rope.scaling.factor", said.get("rope.scale_linear", 1.0))
+    if kind != "none" and (kind != "linear" or factor not in (0.0, 1.0)):  # 0 is 1 to llama.cpp
+        raise ValueError(f"its rope is scaled ({kind} by {factor}), which is not supported")
 
 
 def _strip(path: Path, *names: str) -> None:

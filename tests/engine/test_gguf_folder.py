@@ -50,8 +50,16 @@ def stored(name: str, tensor: torch.Tensor) -> torch.Tensor:
     return tensor.view(heads, 2, -1, tensor.shape[-1]).transpose(1, 2).reshape(tensor.shape)
 
 
-def write_gguf(model: Path, path: Path) -> dict[str, torch.Tensor]:
-    """Write the tiny Llama as a GGUF file whose matrices are Q4_1; return what they dequantise to."""
+def write_gguf(
+    model: Path,
+    path: Path,
+    more: Callable[[gguf.GGUFWriter], object] | None = None,
+    names: dict[str, str] | None = None,
+) -> dict[str, torch.Tensor]:
+    """Write the tiny Llama as a GGUF file whose matrices are Q4_1; return what they dequantise to.
+
+    `more` writes what else is in it, `names` are other ones of some tensors.
+    """
     tensors = load_file(model / "model.safetensors")
     vocab = json.loads((model / "tokenizer.json").read_text())["model"]["vocab"]
     writer = gguf.GGUFWriter(path, "llama")
@@ -74,12 +82,16 @@ def write_gguf(model: Path, path: Path) -> dict[str, torch.Tensor]:
     writer.add_bos_token_id(257)
     writer.add_eos_token_id(258)
     writer.add_chat_template("{{ messages[0]['content'] }}")
+    if more is not None:
+        more(writer)
     kept = {}
     for name, tensor in tensors.items():
         values = stored(name.removesuffix(".weight") + ".weight", tensor).contiguous().numpy()
         if values.ndim == 2:
             packed = gguf.quants.quantize(values, gguf.GGMLQuantizationType.Q4_1)
-            writer.add_tensor(gguf_name(name), packed, raw_dtype=gguf.GGMLQuantizationType.Q4_1)
+            writer.add_tensor(
+                (names or {}).get(name, gguf_name(name)), packed, raw_dtype=gguf.GGMLQuantizationType.Q4_1
+            )
             values = gguf.quants.dequantize(packed, gguf.GGMLQuantizationType.Q4_1)
         else:
             writer.add_tensor(gguf_name(name), values)
@@ -138,6 +150,49 @@ def test_no_size_is_believed_that_the_tensors_do_not_bear_out(
     with pytest.raises(ValueError, match=said):
         convert(tmp_path / "tiny.gguf", tmp_path / "out", lambda what, done: None)
     assert [path.name for path in tmp_path.iterdir()] == ["tiny.gguf"]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (
+            lambda writer: writer.add_tensor("rope_freqs.weight", np.ones(8, np.float32)),
+            r"speaks of \d+ weights and has",
+        ),
+        (
+            lambda writer: writer.add_tensor("blk.0.attn_q.bias", np.ones(64, np.float32)),
+            r"speaks of \d+ weights and has",
+        ),
+        (lambda writer: writer.add_rope_scaling_type(gguf.RopeScalingType.YARN), r"its rope is scaled \(yarn by 1.0\)"),
+        (lambda writer: writer.add_rope_scaling_factor(4.0), r"its rope is scaled \(linear by 4.0\)"),
+        (lambda writer: writer.add_float32("llama.rope.scale_linear", 2.0), r"its rope is scaled \(linear by 2.0\)"),
+    ],
+    ids=["frequencies", "biases", "yarn", "linear", "older linear"],
+)
+def test_what_the_reader_would_pass_over_is_refused(
+    source: Path, tmp_path: Path, more: Callable[[gguf.GGUFWriter], object], said: str
+) -> None:
+    write_gguf(source, tmp_path / "tiny.gguf", more)
+    with pytest.raises(ValueError, match=said):
+        convert(tmp_path / "tiny.gguf", tmp_path / "out", lambda what, done: None)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_rope_that_is_said_to_be_plain_is_no_scaled_one(source: Path, tmp_path: Path) -> None:
+    def plain(writer: gguf.GGUFWriter) -> None:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+        writer.add_rope_scaling_factor(4.0)
+
+    write_gguf(source, tmp_path / "tiny.gguf", plain)
+    convert(tmp_path / "tiny.gguf", tmp_path / "out", lambda what, done: None)
+    assert (tmp_path / "out" / "model.safetensors").is_file()
+
+
+def test_a_tensor_that_goes_by_another_name_is_missing(source: Path, tmp_path: Path) -> None:
+    name = "model.layers.1.mlp.up_proj.weight"
+    write_gguf(source, tmp_path / "tiny.gguf", names={name: "blk.1.ffn_sideways.weight"})
+    with pytest.raises(ValueError, match=f"it has no tensor for {name}"):
+        convert(tmp_path / "tiny.gguf", tmp_path / "out", lambda what, done: None)
 
 
 def test_a_broken_file_leaves_what_was_there(tmp_path: Path) -> None:
