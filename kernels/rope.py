@@ -38,6 +38,15 @@ class Rope:
     def __post_init__(self) -> None:
         if self.scaling not in KNOWN_SCALINGS:
             raise ValueError(f"rope scaling {self.scaling!r} is not one of {', '.join(KNOWN_SCALINGS)}")
+        if self.theta <= 1 or self.factor <= 0:  # angles that grow, or of no end
+            raise ValueError(f"rope_theta must be above 1 and its factor above 0, are {self.theta} and {self.factor}")
+        if not 0 < self.low_freq_factor < self.high_freq_factor:
+            told = f"{self.low_freq_factor} and {self.high_freq_factor}"
+            raise ValueError(f"low_freq_factor must be above 0 and below high_freq_factor, they are {told}")
+        if not 0 < self.beta_slow <= self.beta_fast:
+            raise ValueError(
+                f"beta_slow must be above 0 and no more than beta_fast, {self.beta_slow} of {self.beta_fast}"
+            )
 
 
 class Rotary:

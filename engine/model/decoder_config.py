@@ -94,6 +94,9 @@ def common(hf: HFConfig, **switches: Any) -> DecoderConfig:
             f"num_attention_heads {heads.num_q_heads} is no multiple of num_key_value_heads {heads.num_kv_heads}: each "
             "of these serves as many of those"
         )
+    norm_eps = real({"rms_norm_eps": 1e-6, **hf}, "rms_norm_eps")
+    if norm_eps < 0:
+        raise ValueError(f"rms_norm_eps must not be negative, is {norm_eps}")
     fields: dict[str, Any] = {
         "vocab_size": whole(hf, "vocab_size"),
         "hidden_size": whole(hf, "hidden_size"),
@@ -102,7 +105,7 @@ def common(hf: HFConfig, **switches: Any) -> DecoderConfig:
         "num_q_heads": heads.num_q_heads,
         "num_kv_heads": heads.num_kv_heads,
         "head_dim": heads.head_dim,
-        "norm_eps": real({"rms_norm_eps": 1e-6, **hf}, "rms_norm_eps"),
+        "norm_eps": norm_eps,
         "rope": rope_of(hf),
         "max_positions": reach(hf),
         "tied_embeddings": bool(hf.get("tie_word_embeddings", False)),

@@ -158,6 +158,21 @@ def test_what_the_native_decoder_does_not_compute_is_named(copy: Path, changes: 
         ({"num_key_value_heads": 8}, "num_attention_heads 4 is no multiple of num_key_value_heads 8"),
         ({"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4}}, "factor is not a number: None"),
         ({"rope_parameters": None, "rope_scaling": {"type": "dynamic"}}, "factor is not a number: None"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": -1e4}}, "rope_theta must be above 1"),
+        ({"rope_parameters": {"rope_type": "linear", "factor": -2.0}}, "its factor above 0"),
+        (
+            {
+                "rope_parameters": {
+                    "rope_type": "llama3",
+                    "factor": 8.0,
+                    "low_freq_factor": 0.0,
+                    "high_freq_factor": 4.0,
+                }
+            },
+            "low_freq_factor must be above 0",
+        ),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 0.5}}, "beta_slow must be above 0"),
+        ({"rms_norm_eps": -1e-5}, "rms_norm_eps must not be negative"),
         ({"sliding_window": 24}, "a sliding window of 24 tokens, below its 512 positions, and the mask of no layer"),
         (
             {"num_key_value_heads": 3, "hidden_act": "gelu"},
