@@ -254,7 +254,8 @@ def _tool(where: str, tool: pb.Tool) -> dict[str, Any]:
 
 
 def _grammar(guide: pb.Guide) -> Grammar | None:
-    match guide.WhichOneof("guide"):
+    asked = guide.WhichOneof("guide")
+    match asked:
         case "json_schema":
             kind, text = GrammarKind.JSON_SCHEMA, guide.json_schema
         case "regex":
@@ -265,7 +266,7 @@ def _grammar(guide: pb.Guide) -> Grammar | None:
             kind, text = GrammarKind.JSON_SCHEMA, ANY_OBJECT
         case _:
             return None
-    return Grammar(kind=kind, text=text, field="guide")
+    return Grammar(kind=kind, text=text, field=asked)  # by the name that callers give it, as every other field
 
 
 def _scored(tokens: tuple[ScoredToken, ...]) -> list[pb.TokenLogprob]:
