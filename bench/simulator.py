@@ -65,7 +65,9 @@ def arguments() -> argparse.Namespace:
 
 def figures(args: argparse.Namespace, folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Return the summaries of the real runs, and the simulated one."""
-    pods = ["--prefill", f"{args.prefill}", "--decode", f"{args.decode}", "--colocated", f"{args.colocated}"]
+    pods = ["--prefill", f"{args.prefill}", "--decode", f"{args.decode}"]
+    if args.colocated:  # in place of both, as where it is simulated
+        pods = ["--prefill", "0", "--decode", "0", "--colocated", f"{args.colocated}"]
     load = [
         "--rate", f"{args.rate}", "--requests", f"{args.requests}", "--input", args.input, "--output", args.output,
     ]  # fmt: skip

@@ -16,12 +16,12 @@ MAX_PORT = 65535
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
-    """One router, `prefill` and `decode` pods or else `colocated` ones, and a Valkey server of its own or `redis`."""
+    """One router, pods of each role, and a Valkey server of its own or `redis`."""
 
     model: str = setting("smollm2", help="name of a local model, or a Hugging Face folder")
-    prefill: int = setting(1, help="prefill pods", unit="pods")
-    decode: int = setting(1, help="decode pods", unit="pods")
-    colocated: int = setting(0, help="colocated pods; more than 0 stands in for prefill and decode pods", unit="pods")
+    prefill: int | None = setting(None, help="prefill pods; unset: 1, or none beside colocated ones", unit="pods")
+    decode: int | None = setting(None, help="decode pods; unset: 1, or none beside colocated ones", unit="pods")
+    colocated: int = setting(0, help="colocated pods, which do both", unit="pods")
     cluster: str = setting("", help="name of the cluster; a random one when unset, so that many may share a Redis")
     host: str = setting("127.0.0.1", help="address that everything listens on")
     port: int = setting(8000, help="HTTP port of the router, 0 for a free one")
@@ -93,9 +93,10 @@ class ClusterConfig:
     drain_s: float = setting(30.0, help="time to finish running requests when stopping", unit="s")
 
     def __post_init__(self) -> None:
-        if self.colocated < 0 or self.prefill < 0 or self.decode < 0:
+        counts = self._counts
+        if min(counts.values()) < 0:
             raise ValueError("prefill, decode and colocated are counts: none may be negative")
-        if self.colocated == 0 and self.decode < 1:
+        if counts["decode"] + counts["colocated"] < 1:
             raise ValueError("a cluster needs at least one decode or colocated pod")
         if self.host_kv_dir and not self.host_kv_memory:
             raise ValueError("host_kv_dir: host_kv_memory says how large the files in it are; set it")
@@ -118,7 +119,11 @@ class ClusterConfig:
     @property
     def pods(self) -> dict[str, str]:
         """The pods by name, each with its role."""
-        counts = {"prefill": self.prefill, "decode": self.decode}
-        if self.colocated:
-            counts = {"colocated": self.colocated}
-        return {f"{role}-{number}": role for role, count in counts.items() for number in range(count)}
+        return {f"{role}-{number}": role for role, count in self._counts.items() for number in range(count)}
+
+    @property
+    def _counts(self) -> dict[str, int]:
+        """How many pods of each role there are; colocated ones need no others, but may have them."""
+        unless_said = 0 if self.colocated else 1
+        asked = {"prefill": self.prefill, "decode": self.decode, "colocated": self.colocated}
+        return {role: unless_said if count is None else count for role, count in asked.items()}

@@ -321,7 +321,7 @@ def test_doctor_names_what_is_not_built(monkeypatch: pytest.MonkeyPatch, lacks: 
 
 def test_up_passes_on_every_setting_that_it_leaves_to_the_services() -> None:
     left = {each.name for each in settings(ClusterConfig) if each.is_optional or each.is_list}
-    assert left == {*left_to(PodConfig), *left_to(RouterConfig)}
+    assert left - {"prefill", "decode"} == {*left_to(PodConfig), *left_to(RouterConfig)}  # but for counts of its own
     of_both = {"redis_ca", "redis_cert", "redis_key", "otlp_endpoint"}
     assert {*left_to(PodConfig)} & {*left_to(RouterConfig)} == of_both
     assert not {"host", "port", "model", "threads"} & {*left_to(PodConfig), *left_to(RouterConfig)}
@@ -359,6 +359,22 @@ def test_with_tls_nothing_is_started_that_would_speak_in_the_clear(
     ClusterConfig(**tls, transports="auto", redis="unix:///run/redis.sock")
     with pytest.raises(ValueError, match=said):
         ClusterConfig(**asked, **tls)
+
+
+@pytest.mark.parametrize(
+    ("asked", "roles"),
+    [
+        ({}, ["prefill", "decode"]),
+        ({"prefill": 2}, ["prefill", "prefill", "decode"]),
+        ({"prefill": 0}, ["decode"]),
+        ({"colocated": 1}, ["colocated"]),
+        ({"colocated": 1, "prefill": 1}, ["prefill", "colocated"]),
+        ({"colocated": 1, "decode": 2}, ["decode", "decode", "colocated"]),
+        ({"colocated": 0, "decode": 1, "prefill": 0}, ["decode"]),
+    ],
+)
+def test_every_pod_that_is_asked_for_is_one_that_is_started(asked: dict[str, Any], roles: list[str]) -> None:
+    assert [*ClusterConfig(**asked).pods.values()] == roles
 
 
 @pytest.mark.parametrize(
