@@ -19,15 +19,13 @@ EXTRAS = "router,engine,local,slo"
 
 
 def main() -> None:
-    """Run the command line: exit code 2 on wrong use, 1 on a failure with a name."""
+    """Run the command line: exit code 2 on wrong use, 1 on a failure with a name, 130 where Ctrl-C ended it."""
     descriptors.open_standard()
     if os.getpid() == 1:  # a container's first process hears of nothing that it does not handle
         signal.signal(signal.SIGTERM, _end)  # until a service has begun, which drains
     if importlib.util.find_spec("typer") is None:
         say("pagewire: only the SDK is installed; the command line needs pagewire[router,engine,local]")
         sys.exit(2)
-    from pagewire.cli.commands import build
-
     if sys.stdin is None:  # it was closed: as good as at its end
         sys.stdin = io.StringIO()
     descriptors.take_all()
@@ -35,7 +33,11 @@ def main() -> None:
     if isinstance(out, io.TextIOWrapper) and (out.errors == "strict" or codecs.lookup(out.encoding).name != "utf-8"):
         out.reconfigure(errors="backslashreplace")  # as stderr: a letter that it does not have ends no answer
     try:
+        from pagewire.cli.commands import build  # which takes a while: a Ctrl-C may come before there is a command
+
         build()()
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
     except ConfigError as error:
         say(f"pagewire: {error}")
         sys.exit(2)

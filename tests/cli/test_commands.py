@@ -96,6 +96,23 @@ def test_a_first_process_that_is_told_to_stop_before_it_serves_ends() -> None:
             outside.kill()
 
 
+def test_ctrl_c_while_the_commands_are_read_in_ends_without_a_word() -> None:
+    late = """
+import os, signal, sys
+from pagewire.cli.main import main
+
+class Impatient:
+    def find_spec(self, name, *_):
+        if name == "pagewire.cli.commands":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Impatient())
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", late], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_help_explains_each_setting_with_unit_default_and_variable() -> None:
     done = pagewire("decode", "--help")
     assert done.returncode == 0
