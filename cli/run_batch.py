@@ -243,12 +243,11 @@ def run(
         raise ValueError(f"{target} is the input: the output needs a file of its own")
     out_file.try_out(target)
     with source.open("rb") as lines:
-        total = sum(1 for line in lines if line.strip())
-        lines.seek(0)
+        total = _count(lines)
         report("loading the model", 0.0)
         engine = load()
         with contextlib.closing(engine), target.open("w", encoding="utf-8") as out:
-            batch = Batch(engine, out, lambda done: report("answering", (done.answered + done.failed) / total))
+            batch = Batch(engine, out, lambda done: report("answering", _share(done, total)))
             try:
                 batch.run(lines)
             except KeyboardInterrupt:
@@ -256,6 +255,20 @@ def run(
             finally:
                 engine.tokenizer.close()
     return batch.summary, True
+
+
+def _count(lines: IO[bytes]) -> int:
+    """Return how many requests there are, 0 where that shows at the end alone: a pipe is read once."""
+    if not lines.seekable():
+        return 0
+    total = sum(1 for line in lines if line.strip())
+    lines.seek(0)
+    return total
+
+
+def _share(done: Summary, total: int) -> float:
+    """Return which share of a batch is done, as far as that is known: a file may have grown since it was counted."""
+    return min(1.0, (done.answered + done.failed) / total) if total else 0.0
 
 
 def as_json(summary: Summary) -> str:

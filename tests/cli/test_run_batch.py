@@ -268,6 +268,33 @@ def test_the_input_is_not_overwritten(model: Path, tmp_path: Path) -> None:
     assert (tmp_path / "in.jsonl").read_text() != ""
 
 
+def test_what_comes_by_a_pipe_is_answered_as_a_file_is(model: Path, tmp_path: Path) -> None:
+    lines = [request(name, TEXT, prompt="Once", max_tokens=3) for name in ("one", "two")]
+    command = [sys.executable, "-P", "-m", "pagewire.cli.main", "run-batch", "--model", str(model), *FLAGS]
+    command += ["-i", "/dev/stdin", "-o", str(tmp_path / "out.jsonl")]
+    done = subprocess.run(command, input="\n".join(lines), capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert {name: line["response"]["status_code"] for name, line in answers(tmp_path).items()} == {
+        "one": 200,
+        "two": 200,
+    }
+
+
+def test_a_file_that_grows_once_it_was_counted_is_answered_whole(engine: InPlaceEngine, tmp_path: Path) -> None:
+    (source := tmp_path / "in.jsonl").touch()
+
+    def load() -> InPlaceEngine:
+        lines = (request(name, TEXT, prompt="Once", max_tokens=3) for name in ("one", "two"))
+        source.write_text("\n".join(lines), encoding="utf-8")
+        return engine
+
+    told: list[float] = []
+    summary, is_whole = run_batches(load, source, tmp_path / "out.jsonl", lambda _, done: told.append(done))
+    assert (summary.answered, is_whole) == (2, True)
+    assert set(answers(tmp_path)) == {"one", "two"}
+    assert all(0 <= done <= 1 for done in told)
+
+
 def test_an_output_that_cannot_be_written_is_found_before_a_model_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text(request("one", TEXT, prompt="x"))
     for target, error in ((tmp_path / "none" / "out.jsonl", FileNotFoundError), (tmp_path, IsADirectoryError)):
