@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import typer
 
+from pagewire.client.security import call_metadata
 from pagewire.core.certificates import client_context
 from pagewire.core.errors import Unavailable, from_cause
 from pagewire.core.messages import Role
@@ -28,14 +29,15 @@ def run(
     """Print what the router says of the change, as JSON; raises why it refuses, Unavailable where it is no router.
 
     `tls_ca` is whom to believe where it speaks TLS, the system's authorities when unset; the rest is what to show it.
-    Raises ValueError on a file that cannot be used, or on one of these without the other.
+    Raises ValueError on a file that cannot be used, or on one of these without the other, and on what can be no key.
     """
+    shown = call_metadata(key)
     context = client_context(tls_ca, tls_cert, tls_key)
     try:
         answer = httpx.post(
             f"{router.rstrip('/')}/pods/{pod_id}/role",
             json={"role": role.value},
-            headers={"authorization": f"Bearer {key}"} if key else {},
+            headers=shown,
             timeout=WAIT_S,
             trust_env=False,
             verify=context,

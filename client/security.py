@@ -41,9 +41,12 @@ class Tls:
 
 
 def call_metadata(api_key: str) -> tuple[tuple[str, str], ...]:
-    """Return what each call carries for an API key, nothing for "". Raises ValueError on what no header can hold."""
+    """Return what each call carries for an API key, nothing for "".
+
+    Raises ValueError on what no header can hold, without the key: a library that refuses the header would quote it.
+    """
     if not api_key:
         return ()
-    if not (api_key.isascii() and api_key.isprintable() and " " not in api_key):
-        raise ValueError("an API key is printable ASCII without spaces")
+    if not (api_key.isascii() and api_key.isprintable() and api_key == api_key.strip()):
+        raise ValueError("an API key is printable ASCII without spaces around it")
     return (("authorization", f"Bearer {api_key}"),)

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import httpx
 
+from pagewire.client.security import call_metadata
 from pagewire.core.certificates import client_context
 from pagewire.core.documents import parse_object
 from pagewire.core.errors import Unavailable
@@ -35,7 +36,7 @@ class HttpTarget:
     """A server at `url`, with or without /v1; `now` is the player's clock. Use it in an `async with` block.
 
     Without `extends` it is asked with OpenAI's own fields alone: then answers may end before their length, and name no
-    tokens. Streams have no timeout here: the player has one.
+    tokens. Streams have no timeout here: the player has one. Raises ValueError on what is no URL, or can be no key.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class HttpTarget:
             raise ValueError(f"{url!r} is no URL: {error}") from error
         self._client = httpx.AsyncClient(
             base_url=base_url,
-            headers={"authorization": f"Bearer {api_key}"} if api_key else {},
+            headers=call_metadata(api_key),
             timeout=httpx.Timeout(None, connect=CONNECT_S),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
             trust_env=False,

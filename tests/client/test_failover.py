@@ -101,8 +101,9 @@ def test_an_api_key_goes_with_each_call(servers: Servers) -> None:
         client.generate("a")
         client.tokenize("a")
     assert [metadata["authorization"] for metadata in first.metadata] == ["Bearer k-1"] * 2
-    with pytest.raises(ValueError, match="API key"):
-        Client(url, api_key="two words")
+    for key in ("k-1 ", "k-1\r", "k-ä"):
+        with pytest.raises(ValueError, match="API key"):
+            Client(url, api_key=key)
 
 
 @dataclass(frozen=True)

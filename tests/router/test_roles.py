@@ -123,6 +123,13 @@ def test_the_command_says_so_where_something_else_answers(answer: bytes) -> None
         thread.join()
 
 
+@pytest.mark.parametrize("key", ["hush\r", "hush ", "hüsh"])
+def test_a_key_that_no_header_can_hold_is_the_callers_and_is_not_told(key: str) -> None:
+    with pytest.raises(ValueError, match="an API key is printable ASCII") as caught:
+        run("http://127.0.0.1:1", "d0", Role.PREFILL, key)
+    assert key.strip() not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("pod_id", "role", "key", "status", "code"),
     [

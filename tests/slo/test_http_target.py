@@ -142,3 +142,10 @@ async def test_what_no_answer_says_that_came_to_its_end_is_a_failure(more: dict[
 def test_what_is_no_url_is_refused_in_one_line() -> None:
     with pytest.raises(ValueError, match=r"'http://\[::1' is no URL"):
         HttpTarget("http://[::1", now=time.monotonic)
+
+
+@pytest.mark.parametrize("key", ["hush\r", "hush ", "hüsh"])
+def test_what_no_header_can_hold_is_no_key_and_is_not_told(key: str) -> None:
+    with pytest.raises(ValueError, match="an API key is printable ASCII") as caught:
+        HttpTarget("http://127.0.0.1:1", now=time.monotonic, api_key=key)
+    assert key.strip() not in str(caught.value)
