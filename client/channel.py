@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from pagewire.core.loopback import is_here
 from pagewire.protos import inference_pb2
 
 MAX_MESSAGE_BYTES = 64 << 20
+MAX_PORT = 65535
 SERVICE = inference_pb2.DESCRIPTOR.services_by_name["Inference"]
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
@@ -26,6 +28,9 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 5_000),
 )
+
+# Behind a name or an IPv4 address, or one of IPv6 in brackets: in a bare one the last digits are no port.
+_PORT = re.compile(r"(?:[^:\[]*|\[[^\]]*\]):([0-9]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +44,16 @@ class Target:
 def target_of(url: str) -> Target:
     """Return where "host:port", "grpc://host:port", "grpcs://host:port" (TLS) or "unix:path" leads.
 
-    Raises ValueError on another scheme.
+    Raises ValueError on another scheme, and a port that there is not.
     """
     scheme, separator, rest = url.partition("://")
-    if not separator:
-        return Target(name=url, has_tls=False)
-    if scheme not in ("grpc", "grpcs"):
+    if separator and scheme not in ("grpc", "grpcs"):
         raise ValueError(f"{url!r} is not a gRPC address such as 127.0.0.1:50050")
-    return Target(name=rest.rstrip("/"), has_tls=scheme == "grpcs")
+    name = rest.rstrip("/") if separator else url
+    port = _PORT.fullmatch(name)
+    if port is not None and int(port[1]) > MAX_PORT:  # which gRPC dials without its upper bits, so another one
+        raise ValueError(f"{url!r} has no port: {port[1]} is above {MAX_PORT}")
+    return Target(name=name, has_tls=scheme == "grpcs")
 
 
 def targets_of(urls: str | Sequence[str]) -> list[Target]:

@@ -437,3 +437,8 @@ def test_addresses() -> None:
         targets_of("127.0.0.1:1,,")
     with pytest.raises(ValueError, match="is not a gRPC address"):
         target_of("http://127.0.0.1:1")
+    for address in ("127.0.0.1:65535", "[::1]:65535", "::65536", "unix:/run/router:65536", "router"):
+        assert target_of(address).name == address
+    for address in ("127.0.0.1:65536", "grpc://router:99999/", "grpcs://[::1]:70000"):
+        with pytest.raises(ValueError, match="is above 65535"):
+            target_of(address)
