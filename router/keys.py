@@ -126,6 +126,8 @@ def _tenant(name: str, row: Any, secret: bytes) -> tuple[Tenant, tuple[str, ...]
         if type(value) not in kinds or not 0 <= value <= most:
             bound = " and at most 1" if most == 1 else ""
             raise ValueError(f"{field} of tenant {name} is a number, not negative{bound}, 0 for no limit")
+    if row.get("burst_tokens") and not row.get("tokens_per_s"):  # it reads as a limit, and would be none
+        raise ValueError(f"burst_tokens of tenant {name} limits nothing without tokens_per_s")
     priority = row.get("priority", 0)
     if type(priority) is not int or not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
         raise ValueError(f"priority of tenant {name} is a whole number between {-MAX_PRIORITY} and {MAX_PRIORITY}")

@@ -209,6 +209,8 @@ def test_what_is_longer_than_any_key_is_not_even_hashed(compared: list[tuple[str
         ("[tenants.a]\nmax_concurrent = 1.5", "max_concurrent of tenant a is a number, not negative, 0 for no limit"),
         ("[tenants.a]\nburst_tokens = 1.5", "burst_tokens"),
         ("[tenants.a]\nburst_tokens = -1", "burst_tokens"),
+        ("[tenants.a]\nburst_tokens = 9", "burst_tokens of tenant a limits nothing without tokens_per_s"),
+        ("[tenants.a]\nburst_tokens = 9\ntokens_per_s = 0.0", "limits nothing without tokens_per_s"),
         ("[tenants.a]\ntokens_per_s = -0.5", "tokens_per_s"),
         ("[tenants.a]\ntokens_per_s = inf", "tokens_per_s"),
         ("[tenants.a]\ntokens_per_s = nan", "tokens_per_s"),
