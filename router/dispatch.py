@@ -345,7 +345,7 @@ class Dispatcher:
             error.message,
             extra={"request_id": life.request.request_id},
         )
-        life.num_refused += isinstance(error, Overloaded | Draining) or is_too_much(error)
+        life.num_refused += _is_refused_unbuilt(life, error)
         if self._cut_off is not None:
             raise self._cut_off()
         if isinstance(error, HandedOver) and life.num_handovers < MAX_HANDOVERS:
@@ -442,6 +442,13 @@ class Dispatcher:
 def is_too_much(error: PagewireError) -> bool:
     """True where a pod refused what one with a larger pool might take."""
     return isinstance(error, InvalidRequest) and error.field in SIZES
+
+
+def _is_refused_unbuilt(life: Life, error: PagewireError) -> bool:
+    """True where the pod had nothing of the prompt computed: what a grammar is shows before that."""
+    grammar = life.request.sampling.grammar
+    is_no_grammar = isinstance(error, InvalidRequest) and grammar is not None and error.field == grammar.field
+    return isinstance(error, Overloaded | Draining) or is_too_much(error) or is_no_grammar
 
 
 def _told(error: PagewireError) -> PagewireError:

@@ -235,6 +235,18 @@ async def test_a_search_that_never_answered_costs_its_prompt(start: StartRouter,
         assert statuses == [400, 400, 429]
 
 
+async def test_a_grammar_that_is_none_costs_nothing_as_nothing_is_computed_for_it(
+    start: StartRouter, file: str, write: WriteKeys
+) -> None:
+    headers, pod = write(acme={"tokens_per_s": 0.001, "burst_tokens": 100}), FakePod("c0")
+    async with start(pod, api_keys=file, open_metrics=True, headers=headers["acme"]) as router:
+        pod.fail_at = (0, InvalidRequest("guided_regex: unclosed", field="guided_regex"))
+        statuses = [(await router.complete(PROMPT, guided_regex="[")).status_code for _ in range(3)]
+        pod.fail_at = (0, InvalidRequest("no token is left", field="sampling"))  # known once the prompt is computed
+        statuses += [(await router.complete(PROMPT, guided_regex="a")).status_code for _ in range(2)]
+        assert statuses == [400, 400, 400, 400, 429]
+
+
 async def test_a_search_that_is_given_up_costs_what_its_beams_have(
     start: StartRouter, file: str, write: WriteKeys
 ) -> None:
