@@ -6,9 +6,10 @@ Knows files and flags, nothing of who starts a process. Invariant: what is there
 from __future__ import annotations
 
 import ssl
+import time
 from pathlib import Path
 
-from pagewire.core.certificates import client_context
+from pagewire.core.certificates import client_context, over_at
 from pagewire.core.errors import Unavailable
 
 ROUTER, POD, CLIENT = "router", "pod", "client"
@@ -17,7 +18,7 @@ ROUTER, POD, CLIENT = "router", "pod", "client"
 class ClusterTls:
     """A folder as `pagewire certs` writes it; what is missing of it is made, for whoever is met at `host` too.
 
-    Raises Unavailable where the folder holds a part of it alone.
+    Raises Unavailable where the folder holds a part of it alone or what is over, ValueError where a pair is none.
     """
 
     def __init__(self, folder: Path, host: str) -> None:
@@ -30,6 +31,10 @@ class ClusterTls:
             from pagewire.cli import certs  # which alone needs `cryptography`
 
             certs.make(folder, hosts=tuple(dict.fromkeys((*certs.HOSTS, host))))
+        # Nobody would meet anybody with them, which each process takes for something that may pass.
+        over = [cert for cert, key in map(self._pair, (ROUTER, POD, CLIENT)) if over_at(cert, key) <= time.time()]
+        if over:
+            raise Unavailable(f"{', '.join(map(str, over))} expired: renew the certificates, or name another folder")
 
     def flags(self, name: str) -> list[str]:
         """Return the flags of a process that shows the certificate `name`."""

@@ -13,6 +13,8 @@ from cryptography import x509
 
 from pagewire.cli import certs
 from pagewire.cli.certs import make
+from pagewire.cli.cluster_tls import ClusterTls
+from pagewire.core.errors import Unavailable
 from pagewire.serving.tls import Tls, Wire
 
 
@@ -97,3 +99,15 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         make(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_cluster_is_not_started_with_what_is_over_or_no_pair(tmp_path: Path) -> None:
+    ClusterTls(tmp_path / "fresh", "127.0.0.1")  # which it makes
+    ClusterTls(tmp_path / "fresh", "127.0.0.1")  # and finds
+    make(tmp_path / "over", days=1e-9)
+    with pytest.raises(Unavailable, match=r"router\.pem, .*pod\.pem, .*client\.pem expired: renew the certificates"):
+        ClusterTls(tmp_path / "over", "127.0.0.1")
+    make(tmp_path / "other")
+    (tmp_path / "other" / "pod.key").write_bytes((tmp_path / "fresh" / "pod.key").read_bytes())
+    with pytest.raises(ValueError, match="are no certificate with its key"):
+        ClusterTls(tmp_path / "other", "127.0.0.1")
