@@ -12,10 +12,15 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+import redis
 import tiny_model
 from live_cluster import LiveCluster
 from live_stream import Stream, completed
+from patience import comes_true
 from reference import NEAR_TIE, Reference
+
+from pagewire.core.index_member import TIERS, member
+from pagewire.serving.registration import Registration
 
 KEY = "the operator's key"
 FLAGS = (
@@ -33,7 +38,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster(model: Path) -> Iterator[LiveCluster]:
-    cluster = LiveCluster(model, *FLAGS, PAGEWIRE_OPERATOR_KEY=KEY)
+    environ = {"PAGEWIRE_OPERATOR_KEY": KEY, "PAGEWIRE_INDEX_TIMEOUT_S": "1"}  # what is indexed is to be known
+    cluster = LiveCluster(model, *FLAGS, **environ)
     yield cluster
     assert cluster.stop() == 0
 
@@ -122,15 +128,29 @@ async def test_a_pod_changes_there_and_back_under_requests_that_stream(cluster: 
     cluster.assert_at_rest()
 
 
+def indexed(cluster: LiveCluster, pod: dict[str, Any]) -> set[bytes]:
+    """Return the keys of the prefix index that name a pod as it is registered now."""
+    with redis.Redis.from_url(cluster.said["redis"]) as server:
+        (found,) = server.scan_iter(match=f"pw:*:pod:{pod['id']}")
+        index_id = Registration.from_json(server.get(found)).index_id
+        names = {member(index_id, tier) for tier in TIERS}
+        return {key for key in server.scan_iter(match="pw:*:h:*") if names & server.smembers(key)}
+
+
 async def test_what_a_pod_cached_is_found_in_its_other_role(cluster: LiveCluster) -> None:
     prompt = [(i * i * 11 + i) % 256 for i in range(150)]
     (decode,) = cluster.said["decode"]
+    others = indexed(cluster, decode)
     first = await completed(cluster, prompt, 8, "kept")
     assert first.error == {}
     holder = next(pod for pod in cluster.said["prefill"] if pod["id"] == first.report["prefill_pod"])
     assert first.report["prefill_cached_tokens"] == first.report["decode_cached_tokens"] == 0
+    assert await comes_true(lambda: bool(indexed(cluster, decode) - others), within_s=10, every_s=0.02)
+    kept = indexed(cluster, decode) - others
     await changed(cluster, holder, "decode")
     await changed(cluster, decode, "prefill")
+    # The index is a hint, and told right after the pod is found in its new role.
+    assert await comes_true(lambda: indexed(cluster, decode) >= kept, within_s=10, every_s=0.02)
     again = await completed(cluster, prompt, 8, "kept")
     assert (again.error, again.tokens) == ({}, first.tokens)
     # What it computed as a prefill pod the holder finds as a decode pod: nobody has to ship it again.
