@@ -29,7 +29,7 @@ PACE_S = 0.02
 LOOK_S = 5.0
 GROWTH_KIB = 256.0  # of any process, for each 1,000 requests
 WARM_SHARE = 0.15
-SPARE_THREADS = 16  # gRPC and thread pools start theirs as they need them, up to bounds of their own
+SPARE_THREADS = 4  # gRPC and thread pools start theirs as they need them, up to a bound of their own
 KEYS = 64  # in Redis: pods, their caches, what they cost
 
 
